@@ -20,8 +20,8 @@ use crate::storage::scrub;
 
 /// Crates that say something about queries, files and stores. Those below them speak of connections
 /// and headers, where keys are.
-const CRATES: [&str; 7] =
-    ["datafusion", "iceberg", "object_store", "opendal", "orc_rust", "parquet", "tensorquery"];
+const CRATES: [&str; 6] =
+    ["datafusion", "iceberg", "object_store", "orc_rust", "parquet", "tensorquery"];
 
 /// Records that wait at most; the later ones are counted.
 const MOST_WAITING: usize = 1024;

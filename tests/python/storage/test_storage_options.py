@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 import tensorquery as tq
+from origins import origin
 from storage_servers import (
     KEY,
     REGION,
@@ -326,6 +327,45 @@ def test_a_process_gives_keys_in_every_process(store, tmp_path, monkeypatch, con
     got = loaded(None, 2 if context else 0, context, path=path, storage_options={"profile": "p"})
     assert got == FIRST["id"].to_pylist()
     assert keys["key"] in store.used_keys()
+
+
+def test_a_profile_assumes_a_role(store, tmp_path, monkeypatch):
+    """AWS's library asks the token service through our HTTP client."""
+    keys, _ = store.vended(3600)
+    answer = f"""
+        <AssumeRoleResponse xmlns="https://sts.amazonaws.com/doc/2011-06-15/"><AssumeRoleResult><Credentials>
+        <AccessKeyId>{keys["key"]}</AccessKeyId><SecretAccessKey>{keys["secret"]}</SecretAccessKey>
+        <SessionToken>{keys["token"]}</SessionToken><Expiration>2099-01-01T00:00:00Z</Expiration>
+        </Credentials></AssumeRoleResult></AssumeRoleResponse>"""
+    config = (
+        f"[profile base]\nregion={REGION}\n{keys_of(store)}\n[profile p]\nregion={REGION}\n"
+        f"endpoint_url={store.uri}\nrole_arn=arn:aws:iam::123456789012:role/trainer\nsource_profile=base\n"
+    )
+    write_profiles(tmp_path, monkeypatch, config)
+    with origin(lambda *_: (200, {"content-type": "text/xml"}, answer.encode())) as service:
+        monkeypatch.setenv("AWS_ENDPOINT_URL_STS", service.uri)
+        options = {"profile": "p"}
+        assert ids("s3://names/t/a.parquet", options) == FIRST["id"].to_pylist()
+        assert service.has_seen("Action=AssumeRole")
+        assert service.has_seen(f"/{REGION}/sts/aws4_request")
+        assert not service.has_seen(store.secret)
+    assert keys["key"] in store.used_keys()
+
+
+def test_a_role_that_is_refused_is_told(store, tmp_path, monkeypatch):
+    config = (
+        f"[profile base]\nregion={REGION}\n{keys_of(store)}\n[profile p]\nregion={REGION}\n"
+        f"endpoint_url={store.uri}\nrole_arn=arn:aws:iam::123456789012:role/trainer\nsource_profile=base\n"
+    )
+    write_profiles(tmp_path, monkeypatch, config)
+    refusal = "<ErrorResponse><Error><Code>AccessDenied</Code><Message>not you</Message></Error></ErrorResponse>"
+    with origin(lambda *_: (403, {"content-type": "text/xml"}, refusal.encode())) as service:
+        monkeypatch.setenv("AWS_ENDPOINT_URL_STS", service.uri)
+        with pytest.raises(
+            tq.StorageError, match=r'profile "p" gives no keys.*AccessDenied'
+        ) as error:
+            ids("s3://names/t/a.parquet", {"profile": "p"})
+        assert store.secret not in str(error.value)
 
 
 def test_a_process_that_fails_is_told(tmp_path, monkeypatch):

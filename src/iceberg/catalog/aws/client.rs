@@ -18,6 +18,10 @@ use crate::{Error, Result};
 /// The longest part of a service's message that is repeated.
 const SHOWN: usize = 1000;
 
+/// The most names of one listing, and the most pages.
+const LISTED: usize = 1_000_000;
+const PAGES: usize = 1_000;
+
 /// Kinds of errors that pass. Some of them come with status 400.
 const PASSING: &[&str] = &[
     "InternalServerErrorException",
@@ -63,11 +67,11 @@ impl From<Error> for Refusal {
 }
 
 /// A request, which can be sent more than once.
-pub(super) struct Request<'a> {
+pub(super) struct Request {
     pub(super) method: Method,
     /// Path and query, encoded.
-    pub(super) path: &'a str,
-    pub(super) headers: &'a [(&'static str, &'a str)],
+    pub(super) path: String,
+    pub(super) headers: Vec<(&'static str, String)>,
     pub(super) body: String,
 }
 
@@ -113,7 +117,7 @@ impl AwsClient {
     }
 
     /// The service's answer.
-    pub(super) async fn send(&self, request: Request<'_>) -> Result<Value, Refusal> {
+    pub(super) async fn send(&self, request: Request) -> Result<Value, Refusal> {
         let url = format!("{}{}", self.endpoint, request.path);
         let mut tries = Tries::default();
         loop {
@@ -138,18 +142,48 @@ impl AwsClient {
         }
     }
 
+    /// All pages of a listing. `request` makes the request for the page of a token, and each answer
+    /// has names under `field` and the token of the next page under `next`.
+    pub(super) async fn pages(
+        &self,
+        field: &str,
+        next: &str,
+        request: impl Fn(Option<&str>) -> Request,
+    ) -> Result<Vec<Value>, Refusal> {
+        let (mut found, mut token) = (Vec::new(), None::<String>);
+        for _ in 0..PAGES {
+            let mut answer = self.send(request(token.as_deref())).await?;
+            if let Value::Array(page) = answer[field].take() {
+                found.extend(page);
+            }
+            if found.len() > LISTED {
+                break;
+            }
+            match answer[next].take() {
+                Value::String(more) if !more.is_empty() => token = Some(more),
+                _ => return Ok(found),
+            }
+        }
+        Err(Error::storage(format!(
+            "a listing of {} has more than {LISTED} names or {PAGES} pages",
+            self.name
+        ))
+        .with_context("url", plain(&self.endpoint))
+        .into())
+    }
+
     /// Status, headers and body of an answer; within, the client's own error.
     async fn send_once(
         &self,
         url: &str,
-        request: &Request<'_>,
+        request: &Request,
     ) -> Result<reqwest::Result<(StatusCode, HeaderMap, Vec<u8>)>> {
         let mut signed = HttpRequest::new(request.body.clone().into());
         *signed.method_mut() = request.method.clone();
         *signed.uri_mut() = url.parse().map_err(|error| {
             Error::config(format!("{:?} is no URL of {}", plain(url), self.name)).with_source(error)
         })?;
-        for (name, value) in request.headers {
+        for (name, value) in &request.headers {
             let value = HeaderValue::from_str(value)
                 .map_err(|_| Error::config(format!("{value:?} is no value of an HTTP header")))?;
             signed.headers_mut().insert(HeaderName::from_static(name), value);

@@ -8,12 +8,12 @@ use serde_json::{Value, json};
 
 use super::client::{AwsClient, Refusal, Request};
 use super::properties::{glue_files, service_signer};
+use crate::Result;
 use crate::iceberg::catalog::access::StorageAccess;
 use crate::iceberg::catalog::connect::Client;
 use crate::iceberg::catalog::error::{no_metadata, no_namespace, not_found};
 use crate::iceberg::catalog::metadata::load_known;
 use crate::iceberg::catalog::registered::LoadedTable;
-use crate::Result;
 
 /// The parameter of a table that names its format.
 const TABLE_TYPE: &str = "table_type";
@@ -41,35 +41,36 @@ impl GlueClient {
         Ok(Self { client, catalog_id: get("glue.id"), access })
     }
 
-    async fn ask(&self, operation: &str, mut body: Value) -> Result<Value, Refusal> {
+    fn request(&self, operation: &str, mut body: Value) -> Request {
         if let Some(id) = &self.catalog_id {
             body["CatalogId"] = json!(id);
         }
-        let target = format!("AWSGlue.{operation}");
-        let headers =
-            [("content-type", "application/x-amz-json-1.1"), ("x-amz-target", target.as_str())];
-        let body = body.to_string();
-        self.client.send(Request { method: Method::POST, path: "/", headers: &headers, body }).await
+        Request {
+            method: Method::POST,
+            path: "/".to_owned(),
+            headers: vec![
+                ("content-type", "application/x-amz-json-1.1".to_owned()),
+                ("x-amz-target", format!("AWSGlue.{operation}")),
+            ],
+            body: body.to_string(),
+        }
     }
 
-    /// All pages of a list, which each answer has under `field`.
+    /// All pages of a listing, which each answer has under `field`.
     async fn pages(
         &self,
         operation: &str,
         body: Value,
         field: &str,
     ) -> Result<Vec<Value>, Refusal> {
-        let (mut found, mut body) = (Vec::new(), body);
-        loop {
-            let mut answer = self.ask(operation, body.clone()).await?;
-            if let Value::Array(page) = answer[field].take() {
-                found.extend(page);
+        let request = |token: Option<&str>| {
+            let mut body = body.clone();
+            if let Some(token) = token {
+                body["NextToken"] = json!(token);
             }
-            match answer["NextToken"].take() {
-                Value::String(token) if !token.is_empty() => body["NextToken"] = json!(token),
-                _ => return Ok(found),
-            }
-        }
+            self.request(operation, body)
+        };
+        self.client.pages(field, "NextToken", request).await
     }
 }
 
@@ -81,7 +82,10 @@ impl Client for GlueClient {
             return Ok(Vec::new());
         }
         let databases = self.pages("GetDatabases", json!({}), "DatabaseList").await?;
-        Ok(databases.iter().filter_map(|one| Some(vec![one["Name"].as_str()?.to_owned()])).collect())
+        Ok(databases
+            .iter()
+            .filter_map(|one| Some(vec![one["Name"].as_str()?.to_owned()]))
+            .collect())
     }
 
     async fn list_tables(&self, namespace: &[String]) -> Result<Vec<String>> {
@@ -102,8 +106,8 @@ impl Client for GlueClient {
 
     async fn load_table(&self, namespace: &[String], name: &str) -> Result<LoadedTable> {
         let [database] = namespace else { return Err(no_namespace(namespace)) };
-        let asked = self.ask("GetTable", json!({ "DatabaseName": database, "Name": name })).await;
-        let answer = match asked {
+        let request = self.request("GetTable", json!({ "DatabaseName": database, "Name": name }));
+        let answer = match self.client.send(request).await {
             Ok(answer) => answer,
             Err(Refusal::NotFound(_)) => return Err(not_found(namespace, name)),
             Err(Refusal::Other(error)) => return Err(error),

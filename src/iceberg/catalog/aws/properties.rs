@@ -45,7 +45,9 @@ pub(super) fn s3tables_files(properties: &BTreeMap<String, String>) -> BTreeMap<
 }
 
 /// The ARN of the table bucket.
-pub(in crate::iceberg::catalog) fn table_bucket(properties: &BTreeMap<String, String>) -> Result<&str> {
+pub(in crate::iceberg::catalog) fn table_bucket(
+    properties: &BTreeMap<String, String>,
+) -> Result<&str> {
     let given = ["s3tables.warehouse", "warehouse", "table_bucket_arn"]
         .iter()
         .find_map(|name| properties.get(*name));

@@ -40,29 +40,22 @@ impl S3TablesClient {
         Ok(Self { client, bucket: encode(arn), access })
     }
 
-    async fn get(&self, path: &str) -> Result<Value, Refusal> {
-        let headers = [("accept", "application/json")];
-        let (method, body) = (Method::GET, String::new());
-        self.client.send(Request { method, path, headers: &headers, body }).await
-    }
-
-    /// All pages of a list, which each answer has under `field`.
+    /// All pages of a listing, which each answer has under `field`.
     async fn pages(&self, path: &str, field: &str) -> Result<Vec<Value>, Refusal> {
-        let (mut found, mut at) = (Vec::new(), path.to_owned());
-        loop {
-            let mut answer = self.get(&at).await?;
-            if let Value::Array(page) = answer[field].take() {
-                found.extend(page);
+        let request = |token: Option<&str>| match token {
+            Some(token) => {
+                let join = if path.contains('?') { '&' } else { '?' };
+                get(format!("{path}{join}continuationToken={}", encode(token)))
             }
-            match answer["continuationToken"].as_str() {
-                Some(token) if !token.is_empty() => {
-                    let join = if path.contains('?') { '&' } else { '?' };
-                    at = format!("{path}{join}continuationToken={}", encode(token));
-                }
-                _ => return Ok(found),
-            }
-        }
+            None => get(path.to_owned()),
+        };
+        self.client.pages(field, "continuationToken", request).await
     }
+}
+
+fn get(path: String) -> Request {
+    let headers = vec![("accept", "application/json".to_owned())];
+    Request { method: Method::GET, path, headers, body: String::new() }
 }
 
 #[async_trait]
@@ -74,7 +67,11 @@ impl Client for S3TablesClient {
         }
         let found = self.pages(&format!("/namespaces/{}", self.bucket), "namespaces").await?;
         let names = |one: &Value| -> Option<Vec<String>> {
-            one["namespace"].as_array()?.iter().map(|part| Some(part.as_str()?.to_owned())).collect()
+            one["namespace"]
+                .as_array()?
+                .iter()
+                .map(|part| Some(part.as_str()?.to_owned()))
+                .collect()
         };
         Ok(found.iter().filter_map(names).collect())
     }
@@ -104,7 +101,7 @@ impl Client for S3TablesClient {
             encode(one),
             encode(name)
         );
-        let answer = match self.get(&path).await {
+        let answer = match self.client.send(get(path)).await {
             Ok(answer) => answer,
             Err(Refusal::NotFound(_)) => return Err(not_found(namespace, name)),
             Err(Refusal::Other(error)) => return Err(error),

@@ -86,7 +86,9 @@ pub(in crate::iceberg::catalog) fn keys_of(
             (Some(_), None) => secret_key,
             (None, Some(_)) => key_id,
         };
-        return Err(Error::config(format!("{missing} is missing beside its other half; pass both")));
+        return Err(Error::config(format!(
+            "{missing} is missing beside its other half; pass both"
+        )));
     }
     Ok(None)
 }

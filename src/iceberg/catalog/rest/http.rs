@@ -223,7 +223,10 @@ impl Tries {
     }
 
     /// As [`again`](Self::again), where no answer came.
-    pub(in crate::iceberg::catalog) async fn again_after(&mut self, error: &reqwest::Error) -> bool {
+    pub(in crate::iceberg::catalog) async fn again_after(
+        &mut self,
+        error: &reqwest::Error,
+    ) -> bool {
         if error.is_builder() {
             return false;
         }
@@ -267,7 +270,11 @@ pub(super) async fn sent(
 }
 
 /// A server that could not be reached, with the system's message.
-pub(in crate::iceberg::catalog) fn unreachable(server: &str, url: &str, error: &reqwest::Error) -> Error {
+pub(in crate::iceberg::catalog) fn unreachable(
+    server: &str,
+    url: &str,
+    error: &reqwest::Error,
+) -> Error {
     let mut cause = String::new();
     let mut source = std::error::Error::source(error);
     while let Some(inner) = source {
