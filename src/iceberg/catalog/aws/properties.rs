@@ -81,5 +81,5 @@ pub(super) fn service_signer(
     let profile = profile.as_deref().filter(|_| keys.is_none());
     let given = first("region", "region_name");
     let region = given.as_deref().or(region);
-    Signer::try_new(service, keys, profile, region, &format!("{service}.region"))
+    Signer::try_new(service, keys, profile, region, (service, &format!("{service}.region")))
 }

@@ -17,7 +17,7 @@ pub(in crate::iceberg::catalog) struct Signer {
 
 impl Signer {
     /// Finds keys and a region: those given come first, then the profile, then the sources that S3
-    /// has, too. `region_property` names the property for the error.
+    /// has, too. Errors name the place that wants them and the property for the region.
     ///
     /// # Errors
     ///
@@ -27,9 +27,9 @@ impl Signer {
         keys: Option<AwsCredential>,
         profile: Option<&str>,
         region: Option<&str>,
-        region_property: &str,
+        (place, region_property): (&str, &str),
     ) -> Result<Self> {
-        let (credentials, region) = aws_identity(keys, profile, region, service)?;
+        let (credentials, region) = aws_identity(keys, profile, region, place)?;
         let region = region.ok_or_else(|| {
             Error::config(format!(
                 "the region of the catalog is not known; pass the property {region_property:?}, or \

@@ -278,5 +278,5 @@ fn signer(properties: &BTreeMap<String, String>) -> Result<Signer> {
     let service = get("rest.signing-name").map_or("execute-api", String::as_str);
     let profile = get("client.profile-name").map(String::as_str).filter(|_| keys.is_none());
     let region = get("rest.signing-region").or(get("client.region")).map(String::as_str);
-    Signer::try_new(service, keys, profile, region, "rest.signing-region")
+    Signer::try_new(service, keys, profile, region, (SIGV4, "rest.signing-region"))
 }
