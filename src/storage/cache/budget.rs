@@ -415,7 +415,7 @@ mod tests {
         assert!(!path.exists());
         // Nor does one stay that is given up. Both count until there seems to be no room.
         drop(budget.draft(300).unwrap().unwrap());
-        assert!(files_in(&folder.path().join(TEMPORARY)).unwrap().is_empty());
+        assert!(files_in(&folder.path().join(TEMPORARY), |_| true).unwrap().is_empty());
         assert_eq!(sum(&budget.used().unwrap().unwrap()), Some(1000));
         assert!(store(folder.path(), &budget, "b-c", 600, 20));
         assert_eq!(names(folder.path()), ["a-b", "b-c"]);
