@@ -42,7 +42,8 @@ pub(crate) fn append_own(path: &Path) -> io::Result<File> {
 
 /// Opens a file to lock it, and makes it where it is missing; errors as for [`open_own`].
 pub(crate) fn open_lock(path: &Path) -> io::Result<File> {
-    opened(path, OpenOptions::new().create(true).truncate(false).read(true).write(true))
+    let mut options = OpenOptions::new();
+    opened(path, options.create(true).truncate(false).read(true).write(true).mode(0o600))
 }
 
 fn opened(path: &Path, options: &mut OpenOptions) -> io::Result<File> {

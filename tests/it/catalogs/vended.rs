@@ -42,7 +42,8 @@ impl Kind {
                 )
             }
             Self::Gcs => format!(r#"{{"gcs.service.host": "http://{host}"}}"#),
-            Self::Azure => format!(r#"{{"azure_endpoint": "http://{host}"}}"#),
+            // It is the user who names Azure's.
+            Self::Azure => "{}".to_owned(),
         }
     }
 
@@ -100,7 +101,8 @@ impl Lake {
     }
 
     fn load(&self) -> LoadedTable {
-        let pairs = [("uri", self.server.url.as_str()), ("token", "t")];
+        let url = self.server.url.as_str();
+        let pairs = [("uri", url), ("token", "t"), ("azure_endpoint", url)];
         let catalog = IcebergCatalog::try_new("lake", properties(&pairs)).unwrap();
         block_on(catalog.load_table(&names("db"), "t")).unwrap()
     }

@@ -200,7 +200,7 @@ def test_large_columns_which_are_not_gathered_first_cross_unchanged(
 @pytest.mark.slow
 def test_what_the_core_delivers_in_parts_is_put_together_where_there_is_room(folder):
     dataset = loader_of(folder, columns=["id", "s1"], num_workers=0).dataset
-    shards = dataset._plan.epochs.shards(0, 0, ())
+    shards = dataset._plan.epochs.shards(0, 0, None)
     stream = dataset._state.here()[0].stream(shards, 0, 0, [], 1, tensor_options(), loose=True)
     rows, block, [ids, numbers], *_ = stream.next()
     memory = bytearray(b"\xa5" * (len(block) + 100))

@@ -14,7 +14,7 @@ use super::super::metadata::parse_metadata;
 use super::super::registered::LoadedTable;
 use super::client::{RestClient, parse, texts};
 use super::http::{Refusal, encode};
-use super::trust::of_answer;
+use super::trust::{of_answer, servers_of};
 use crate::runtime::PerProcess;
 use crate::storage::{AccessConfig, Refresh, RoutedStore, lay_over, shown};
 use crate::{Error, Result};
@@ -127,15 +127,25 @@ pub(super) async fn load(
 /// `Config`, for a server of files that the user does not trust.
 fn access_config(
     client: &RestClient,
-    table: BTreeMap<String, String>,
+    mut table: BTreeMap<String, String>,
     credentials: Option<Vec<Credential>>,
 ) -> Result<AccessConfig> {
-    let credentials: Vec<(String, BTreeMap<String, String>)> = credentials
+    let mut credentials: Vec<(String, BTreeMap<String, String>)> = credentials
         .unwrap_or_default()
         .into_iter()
         .map(|credential| (credential.prefix, of_answer(texts(credential.config))))
         .collect();
-    client.trust().check_files(&table)?;
+    if let Err(error) = client.trust().check_files(&table) {
+        if credentials.is_empty() {
+            return Err(error);
+        }
+        // The server is for the files that the catalog gives credentials for, and for no others.
+        for (property, address) in servers_of(&mut table) {
+            for (_, given) in &mut credentials {
+                given.entry(property.clone()).or_insert_with(|| address.clone());
+            }
+        }
+    }
     for (_, given) in &credentials {
         let mut said = table.clone();
         said.extend(given.clone());

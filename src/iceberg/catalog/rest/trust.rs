@@ -50,6 +50,11 @@ pub(super) fn of_answer(mut properties: BTreeMap<String, String>) -> BTreeMap<St
     properties
 }
 
+/// Takes the properties that name a server of files out of a table's.
+pub(super) fn servers_of(table: &mut BTreeMap<String, String>) -> Vec<(String, String)> {
+    SERVERS.iter().filter_map(|(property, _)| table.remove_entry(*property)).collect()
+}
+
 /// The address that a property's value names; None where it names none.
 fn address_of(property: &str, said: &str) -> Option<String> {
     match property {
