@@ -11,7 +11,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyString, PyTuple};
 
 use super::error::to_py;
-use super::exits::stay_until_exit;
+use super::exits::{stay_if_ended, stay_until_exit};
 use super::stream::BatchStream;
 use crate::Error;
 
@@ -106,6 +106,7 @@ impl Delivery {
         match this.call_method0(intern!(py, "made")) {
             Ok(made) => count(&made).map(Some),
             Err(error) => {
+                stay_if_ended(py);
                 let is_over = error.is_instance_of::<PyStopIteration>(py);
                 if !is_over && !is_refusal(&error, py)? {
                     let name = error.get_type(py).name()?.to_string();

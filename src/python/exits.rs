@@ -6,14 +6,35 @@
 //! aborts. Python 3.14 lets such a thread stay where it is, and so do threads that called this
 //! library. The process ends without them.
 
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, ThreadId};
+
+use pyo3::Python;
 
 /// Whether the interpreter is ending.
 static ENDING: AtomicBool = AtomicBool::new(false);
 
-/// Notes that the interpreter is ending.
+/// The thread that ends it.
+static ENDS: OnceLock<ThreadId> = OnceLock::new();
+
+/// Notes that the interpreter is ending, by the calling thread.
 pub fn begin_ending() {
+    ENDS.get_or_init(|| thread::current().id());
     ENDING.store(true, Ordering::SeqCst);
+}
+
+/// Keeps a thread that Python is about to end from raising what it met since the end began: nobody
+/// can act on that error, and Python would print it, or half of it. Returns on other threads.
+pub fn stay_if_ended(py: Python<'_>) {
+    if is_ending() && ENDS.get().is_some_and(|ends| *ends != thread::current().id()) {
+        py.detach(|| {
+            loop {
+                // SAFETY: it waits for a signal, and has no other effect.
+                unsafe { libc::pause() };
+            }
+        })
+    }
 }
 
 /// Returns true if the interpreter is ending.

@@ -90,7 +90,7 @@ pub struct RangeCache {
     /// Seconds since 1970 until which nothing is written.
     paused: AtomicU64,
     /// Whether the folder could not be made, or is not ours: then it is not used at all.
-    is_foreign: AtomicBool,
+    is_foreign: bool,
 }
 
 impl RangeCache {
@@ -114,6 +114,14 @@ impl RangeCache {
             )));
         }
         let folder = shown.join(ROOM);
+        let judge = || match is_own_folder(&folder)? {
+            true => check_owner(&folder),
+            false => Ok(()),
+        };
+        let make = || make_folder(&folder.join(budget::TEMPORARY));
+        let made = judge().and_then(|()| make()).and_then(|()| judge());
+        // A folder that can only be read is read; one that may be another's is not.
+        let is_foreign = judge().is_err();
         let cache = Self {
             budget: Budget::new(folder.clone(), options.size),
             folder,
@@ -122,15 +130,10 @@ impl RangeCache {
             trouble: OnceLock::new(),
             told: AtomicBool::new(false),
             paused: AtomicU64::new(0),
-            is_foreign: AtomicBool::new(false),
+            is_foreign,
         };
-        let made = is_own_folder(&cache.folder)
-            .and_then(|_| make_folder(&cache.folder.join(budget::TEMPORARY)))
-            .and_then(|()| check_owner(&cache.folder))
-            .and_then(|()| cache.budget.begin());
-        if let Err(error) = made {
+        if let Err(error) = made.and_then(|()| cache.budget.begin()) {
             cache.failed("make", &error);
-            cache.is_foreign.store(true, Ordering::Relaxed);
         }
         Ok(cache)
     }
@@ -149,7 +152,7 @@ impl RangeCache {
         scope: Option<&str>,
         pin: &FilePin,
     ) -> Option<CachedFile> {
-        if self.is_foreign.load(Ordering::Relaxed) {
+        if self.is_foreign {
             return None;
         }
         let key = key::of(root, scope, pin, SystemTime::now())?;

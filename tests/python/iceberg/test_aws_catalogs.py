@@ -183,15 +183,22 @@ def test_what_aws_says_is_repeated(kind, answer):
         assert len(server.texts) == 1
 
 
-def test_an_endless_listing_ends():
+def test_a_listing_has_a_bound():
+    """In a million names there is no name that somebody looks for."""
+    names = (
+        b'{"DatabaseList": [' + b'{"Name": "x"},' * 1_000_000 + b'{"Name": "y"}], "NextToken": "z"}'
+    )
+
     def answer(path, text):
-        if "GetTable\n" in text or "GetTable\r" in text:
+        if "AWSGlue.GetTable\n" in text:
             return fault("EntityNotFoundException", "Table not found.")
-        return said({"DatabaseList": [], "TableList": [], "NextToken": "again"})
+        if "AWSGlue.GetDatabases\n" in text:
+            return 200, {}, names
+        return fault("EntityNotFoundException", "Database not found.")
 
     with origin(answer) as server:
         refused(properties("glue", server.uri), "first.t", tq.TensorQueryError)
-        assert len(server.texts) < 2500
+        assert sum("AWSGlue.GetDatabases" in text for text in server.texts) == 1
 
 
 @pytest.mark.parametrize(

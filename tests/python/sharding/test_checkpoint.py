@@ -282,6 +282,7 @@ def test_workers_in_a_chain_of_stops(query):
         ((1, 2, 7), (1, 3, 7)),
     ],
 )
+@pytest.mark.slow
 def test_other_numbers_of_workers(query, here, there):
     received = []
     for rank in range(here[0]):
