@@ -8,6 +8,8 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, Protocol, Self, TypeAlias, final
 
+from typing_extensions import disjoint_base
+
 from tensorquery.sql.credentials import Credentials
 from tensorquery.sql.functions import Function
 from tensorquery.sql.storage import Files
@@ -541,6 +543,7 @@ class BatchStream:
     def metrics(self) -> dict[str, float]:
         """Rows, batches and splits handed out; files; seconds waited, decoding and converting; bytes, requests, cache hits."""
 
+@disjoint_base
 class Delivery:
     """The base of iterators over batches. A batch counts as received in the moment in which it is returned.
 
