@@ -1,6 +1,6 @@
 //! The names under which a stage's files lie. Only what bears one of them is ever removed.
 
-use crate::storage::{is_digest, is_hexadecimal};
+use crate::storage::{is_decimal, is_digest, is_hexadecimal};
 
 /// The folder of the stages in the user's place.
 pub(super) const ROOM: &str = "queries";
@@ -22,7 +22,7 @@ pub(super) fn is_part(name: &str) -> bool {
     let number = name
         .strip_prefix("part-")
         .and_then(|rest| rest.strip_suffix(".arrow").or_else(|| rest.strip_suffix(".parquet")));
-    name == crate::formats::ipc::SUSPECT || number.is_some_and(is_number)
+    name == crate::formats::ipc::SUSPECT || number.is_some_and(is_decimal)
 }
 
 /// Returns true for a file beside the folders of builds.
@@ -36,13 +36,9 @@ pub(super) fn is_note(name: &str) -> bool {
 /// A name without the number that the local store appends as long as it writes a file.
 fn finished(name: &str) -> &str {
     match name.rsplit_once('#') {
-        Some((finished, number)) if is_number(number) => finished,
+        Some((finished, number)) if is_decimal(number) => finished,
         _ => name,
     }
-}
-
-fn is_number(text: &str) -> bool {
-    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use super::manifest::{MANIFEST, Manifest, SCHEMA};
 use super::read::Stage;
 use super::write::{PARTIAL, partial_name};
 use crate::materialize::{Lock, VERIFIED};
-use crate::storage::{check_private, is_digest, is_own_folder, remove_own};
+use crate::storage::{check_private, is_decimal, is_digest, is_own_folder, remove_own};
 use crate::{Error, Result};
 
 impl Stage {
@@ -157,7 +157,7 @@ pub(super) fn remove_partial(dir: &Path) -> Result<()> {
 /// Returns true for the name of a file of a stage.
 pub(super) fn is_ours(name: &str) -> bool {
     let number = name.strip_prefix("rows-").and_then(|rest| rest.strip_suffix(".arrow"));
-    matches!(name, MANIFEST | SCHEMA | VERIFIED) || number.is_some_and(is_number)
+    matches!(name, MANIFEST | SCHEMA | VERIFIED) || number.is_some_and(is_decimal)
 }
 
 /// Returns true for the name of a folder that is written, or was set aside: of the stage `of`, or of
@@ -172,16 +172,12 @@ fn is_partial(name: &str, of: Option<&str>) -> bool {
         None => is_fingerprint(stage),
     };
     let parts = number.split_once('-');
-    is_stage && parts.is_some_and(|(process, count)| is_number(process) && is_number(count))
+    is_stage && parts.is_some_and(|(process, count)| is_decimal(process) && is_decimal(count))
 }
 
 /// Returns true for the form of a plan's fingerprint: a version and a digest.
 fn is_fingerprint(name: &str) -> bool {
-    name.split_once('-').is_some_and(|(version, digest)| is_number(version) && is_digest(digest))
-}
-
-fn is_number(text: &str) -> bool {
-    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
+    name.split_once('-').is_some_and(|(version, digest)| is_decimal(version) && is_digest(digest))
 }
 
 #[cfg(test)]

@@ -85,8 +85,8 @@ pub(crate) use mapped::{buffer_of, map_private};
 pub(crate) use network::{client_builder, error_text, retry_after, send, whole};
 pub(crate) use options::{redact, shown, without_password};
 pub(crate) use own_files::{
-    check_private, is_digest, is_hexadecimal, is_own_folder, open_lock, open_own, read_own,
-    remove_own, write_own,
+    check_private, is_decimal, is_digest, is_hexadecimal, is_own_folder, open_lock, open_own,
+    read_own, remove_own, write_own,
 };
 pub(crate) use properties::is_storage_property;
 pub(crate) use secrets::note_secrets;

@@ -151,6 +151,11 @@ pub(crate) fn is_digest(name: &str) -> bool {
     name.len() == 64 && is_hexadecimal(name)
 }
 
+/// Returns true for decimal digits, at least one.
+pub(crate) fn is_decimal(name: &str) -> bool {
+    !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_digit())
+}
+
 /// Returns true for lower-case hexadecimal digits, at least one.
 pub(crate) fn is_hexadecimal(name: &str) -> bool {
     !name.is_empty() && name.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))

@@ -95,7 +95,7 @@ class WorkerIterator(_Received):
         self._reported = False
 
     def made(self) -> Made:
-        """A worker counts what it sends, whether or not the loop gets it."""
+        """Never called: `__next__` is its own here, since a worker counts what it sends, and not what the loop gets."""
         raise NotImplementedError
 
     def __next__(self) -> TaggedBatch:

@@ -18,7 +18,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::entry::is_entry;
 use super::listing::is_name;
-use crate::storage::own_files::{append_own, is_hexadecimal, open_lock, read_own};
+use crate::storage::own_files::{append_own, is_decimal, is_hexadecimal, open_lock, read_own};
 
 /// The folder of files being written.
 pub(super) const TEMPORARY: &str = "tmp";
@@ -251,9 +251,7 @@ impl Found {
 /// Returns true for the name of a file that is being written: process, number and time.
 fn is_draft(name: &str) -> bool {
     let parts: Vec<&str> = name.split('-').collect();
-    let is_number =
-        |part: &&str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
-    parts.len() == 3 && parts.iter().all(is_number)
+    parts.len() == 3 && parts.into_iter().all(is_decimal)
 }
 
 /// The regular files of our names in a folder that are there long enough to be looked at.

@@ -1,6 +1,5 @@
 """Promise 8 (docs/promises.md): a program ends with the status and the words that are its own, whatever reads when it ends."""
 
-import os
 import signal
 import subprocess
 import sys
@@ -10,10 +9,7 @@ import time
 import psutil
 import pytest
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(os.name != "posix", reason="signals of POSIX"),
-]
+pytestmark = pytest.mark.slow
 
 _HEAD = """
 import atexit, logging, os, signal, sys, threading, time

@@ -12,7 +12,6 @@ import tensorquery as tq
 from strikes import BATCH, struck, struck_epochs
 
 pytestmark = [
-    pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs setitimer"),
     # A signal that is heard in a finaliser is printed, and goes no further: Python says so.
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
