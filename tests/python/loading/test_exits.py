@@ -12,8 +12,11 @@ import pytest
 pytestmark = pytest.mark.slow
 
 _HEAD = """
-import atexit, logging, os, signal, sys, threading, time
+import atexit, faulthandler, logging, os, signal, sys, threading, time
 import pyarrow as pa, tensorquery as tq
+
+# For the test's report, if it does not end.
+faulthandler.dump_traceback_later(90)
 
 # A slow machine earns advice at an epoch's end.
 logging.getLogger("tensorquery").setLevel(logging.ERROR)
@@ -140,10 +143,13 @@ def ended(tmp_path, source, workers, method):
         _HEAD + "if __name__ == '__main__':\n" + textwrap.indent(textwrap.dedent(body), "    ")
     )
     command = [sys.executable, str(program), str(workers)]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
-        out, err = process.communicate(timeout=300)
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        out, err = process.communicate(timeout=120)
+    except subprocess.TimeoutExpired:
+        for one in (*psutil.Process(process.pid).children(recursive=True), process):
+            one.kill()
+        pytest.fail(f"the program does not end: {process.communicate()[1]}")
     until = time.monotonic() + 30
     while left_behind(program) and time.monotonic() < until:
         time.sleep(0.05)

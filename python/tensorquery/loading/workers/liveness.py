@@ -27,6 +27,7 @@ from multiprocessing.connection import wait
 from multiprocessing.context import BaseContext
 from multiprocessing.queues import Queue
 from multiprocessing.reduction import ForkingPickler
+from multiprocessing.util import is_exiting
 from queue import Full
 from typing import Any, NoReturn, TypeVar
 
@@ -200,6 +201,7 @@ def from_living(found: Iterator[Found]) -> Iterator[Found]:
 
     Raises:
         RuntimeError: A worker died, in the words of torch, also where it died between sending and being heard.
+        SystemExit: The program ends, which ends its workers, and a daemon thread reads on: it ends without a word.
     """
     workers: list[Any] = getattr(found, "_workers", [])
     while True:
@@ -207,7 +209,11 @@ def from_living(found: Iterator[Found]) -> Iterator[Found]:
             one = next(found)
         except StopIteration:
             return
-        except (ConnectionError, EOFError, FileNotFoundError) as error:
+        except (RuntimeError, ConnectionError, EOFError, FileNotFoundError) as error:
+            if is_exiting() and threading.current_thread().daemon:
+                raise SystemExit from None
+            if isinstance(error, RuntimeError):
+                raise
             # One that has nothing more to send has ended well, and says nothing about the error.
             ending = [each for each in workers if each.is_alive()]
             gone = wait([each.sentinel for each in ending], timeout=_DYING_SECONDS)
