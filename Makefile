@@ -9,6 +9,8 @@ CARGO ?= cargo
 VENV := .venv
 BIN := $(VENV)/bin
 STAMPS := $(VENV)/stamps
+# What tests and tools need.
+READY := $(STAMPS)/installed $(STAMPS)/built
 JARS := .cache/jars
 SERVERS := .cache/servers
 BENCH := .bench
@@ -24,7 +26,7 @@ RUST_SOURCES := Cargo.toml Cargo.lock $(shell find src -name '*.rs' 2>/dev/null)
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-setup: $(STAMPS)/built ## Create .venv, install what is needed, build the Rust core
+setup: $(READY) ## Create .venv, install what is needed, build the Rust core
 
 $(STAMPS)/checked:
 	@command -v $(PYTHON) >/dev/null || { echo "make: $(PYTHON) not found. Install Python 3.11 or later, or name one: make PYTHON=python3.12" >&2; exit 1; }
@@ -35,17 +37,22 @@ $(STAMPS)/checked:
 	$(PYTHON) -m venv $(VENV)
 	@mkdir -p $(STAMPS) && touch $@
 
-$(STAMPS)/installed: requirements-dev.txt | $(STAMPS)/checked
+# The demo needs a tenth of the packages that the tests need.
+$(STAMPS)/demo: requirements-demo.txt | $(STAMPS)/checked
 	$(BIN)/python -m pip install --quiet --upgrade "pip>=23.1"
+	$(BIN)/python -m pip install --quiet -r requirements-demo.txt
+	@touch $@
+
+$(STAMPS)/installed: requirements-dev.txt $(STAMPS)/demo
 	$(BIN)/python -m pip install --quiet -r requirements-dev.txt
 	@touch $@
 
-$(STAMPS)/built: $(STAMPS)/installed pyproject.toml $(RUST_SOURCES)
+$(STAMPS)/built: $(STAMPS)/demo pyproject.toml $(RUST_SOURCES)
 	@echo "Building the Rust core (the first time takes some minutes)"
 	$(BIN)/maturin develop --profile dev
 	@touch $@
 
-.demo/complete: $(STAMPS)/installed sql-examples/flights.py
+.demo/complete: $(STAMPS)/demo sql-examples/flights.py
 	$(BIN)/python sql-examples/flights.py .demo
 
 demo: $(STAMPS)/built .demo/complete ## Train a small model on 336,776 real flights
@@ -67,10 +74,10 @@ test-rust: ## Run the Rust tests; they need no Python
 # of their own; `make test-python TEST_PROCESSES=0` runs all of them in one process.
 TEST_PROCESSES ?= 2
 
-test-fast: $(STAMPS)/built .demo/complete ## Run the Python tests without the markers `servers` and `slow` in TEST_PROCESSES (2); under three minutes on two idle cores
+test-fast: $(READY) .demo/complete ## Run the Python tests without the markers `servers` and `slow` in TEST_PROCESSES (2); under three minutes on two idle cores
 	$(BIN)/python -m pytest --numprocesses $(TEST_PROCESSES) --dist worksteal -m "not servers and not slow"
 
-test-python: $(STAMPS)/built .demo/complete test-servers ## Run the Python tests and doctests in TEST_PROCESSES (2), and check the stubs
+test-python: $(READY) .demo/complete test-servers ## Run the Python tests and doctests in TEST_PROCESSES (2), and check the stubs
 	$(BIN)/python -m pytest --numprocesses $(TEST_PROCESSES) --dist worksteal
 	$(MAKE) --no-print-directory stubtest
 
@@ -85,12 +92,12 @@ browser: ## Install Chromium by apt; tests draw the notebook in it
 	  || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get update --quiet=2 && apt-get install --quiet=2 --no-install-recommends --yes chromium fonts-dejavu-core; } \
 	  || echo "make: Chromium not found and not installed, so the tests that draw the notebook will be skipped. Install it: apt install chromium" >&2
 
-test-faults: $(STAMPS)/built test-servers ## Try every fault of a store on every format, with several seeds (some minutes)
+test-faults: $(READY) test-servers ## Try every fault of a store on every format, with several seeds (some minutes)
 	TENSORQUERY_LONG_FAULTS=1 $(BIN)/python -m pytest tests/python/storage/test_faults.py
 
 HOURS ?= 1
 
-prove: $(STAMPS)/built test-servers ## Prove exactly-once delivery under injected faults for HOURS=1, and write the record into docs/proof.md (see tests/faults)
+prove: $(READY) test-servers ## Prove exactly-once delivery under injected faults for HOURS=1, and write the record into docs/proof.md (see tests/faults)
 	$(BIN)/python -m tests.faults --hours $(HOURS) --planted --record tests/faults/record.json
 	$(BIN)/python -m tests.faults --show
 
@@ -101,7 +108,7 @@ BALLISTA_VERSION := 53.0.0
 
 # A seed replays one case: python tests/python/helpers/differential.py --replay 17
 WRITERS := .cache/writers
-DIFFERENTIAL := $(STAMPS)/built $(WRITERS)/parquet-go/writer $(WRITERS)/parquet-java/complete
+DIFFERENTIAL := $(READY) $(WRITERS)/parquet-go/writer $(WRITERS)/parquet-java/complete
 
 differential: $(DIFFERENTIAL) ## Compare random queries over every format and writer with three judges (QUERIES=5000 SEED=0; some ten minutes)
 	$(BIN)/python tests/python/helpers/differential.py --queries $(or $(QUERIES),5000) --seed $(or $(SEED),0) --record tests/fixtures/differential.json
@@ -122,20 +129,20 @@ $(WRITERS)/parquet-java/complete: tests/python/helpers/writers/parquet-java/pom.
 	@touch $@
 
 # Our own files run in `make test`; DIR names a folder of others. SLT_ARGS="--seed 1 --without-loaders", see tests/slt.
-slt: $(STAMPS)/built ## Compare a folder of sqllogictest files with a judge (DIR=folder QUERIES=0: all of each file; see tests/slt)
+slt: $(READY) ## Compare a folder of sqllogictest files with a judge (DIR=folder QUERIES=0: all of each file; see tests/slt)
 	@[ -n "$(DIR)" ] || { echo "make: name the folder of a suite: make slt DIR=path/to/sqllogictest/test" >&2; exit 1; }
 	$(BIN)/python -m tests.slt $(DIR) --queries $(or $(QUERIES),0) $(SLT_ARGS)
 
-test-leaks: $(STAMPS)/built ## Read 1,000 epochs, make 200 loaders, and look for leaks (some minutes)
+test-leaks: $(READY) ## Read 1,000 epochs, make 200 loaders, and look for leaks (some minutes)
 	TENSORQUERY_LONG_LEAKS=1 $(BIN)/python -m pytest tests/python/loading/test_leaks.py
 
-test-signals: $(STAMPS)/built ## Raise in a signal's handler, thousands of times at random instants, and resume (some minutes)
+test-signals: $(READY) ## Raise in a signal's handler, thousands of times at random instants, and resume (some minutes)
 	TENSORQUERY_LONG_SIGNALS=1 $(BIN)/python -m pytest tests/python/loading/test_signals.py
 
 audit: $(STAMPS)/installed ## Check licences and sources of all dependencies, and known vulnerabilities if a database can be reached
 	$(BIN)/python tests/audit.py
 
-test-ballista: $(STAMPS)/built test-servers $(BALLISTA)/complete ## Test stages computed by a cluster of two Ballista executors (compiles DataFusion twice more; not part of `make test`)
+test-ballista: $(READY) test-servers $(BALLISTA)/complete ## Test stages computed by a cluster of two Ballista executors (compiles DataFusion twice more; not part of `make test`)
 	$(CARGO) test --locked --lib --features ballista -- ballista engine
 	PYO3_PYTHON=$(abspath $(BIN)/python) $(CARGO) build --locked --lib --features python,ballista
 	@rm -rf $(BALLISTA)/python && mkdir -p $(BALLISTA)/python
@@ -226,7 +233,7 @@ MIRI := MIRIFLAGS=-Zmiri-permissive-provenance $(CARGO) +nightly miri test --loc
 # would check all of them anew, which takes DataFusion ten minutes.
 CLIPPY := RUSTC_WORKSPACE_WRAPPER=clippy-driver CARGO_PROFILE_DEV_OPT_LEVEL=0 CARGO_PROFILE_DEV_DEBUG=0 $(CARGO) rustc --locked
 
-lint: $(STAMPS)/built ## Check format, clippy, ruff and types; warnings are errors
+lint: $(READY) ## Check format, clippy, ruff and types; warnings are errors
 	$(CARGO) fmt --all --check
 	$(CLIPPY) --lib --profile test -- -D warnings
 	$(CLIPPY) --test it -- -D warnings
@@ -238,7 +245,7 @@ lint: $(STAMPS)/built ## Check format, clippy, ruff and types; warnings are erro
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-stubtest: $(STAMPS)/built ## Compare _core.pyi with the built module
+stubtest: $(READY) ## Compare _core.pyi with the built module
 	$(BIN)/python -m mypy.stubtest tensorquery._core
 
 PACKAGES := import site; print(site.getsitepackages()[0])
@@ -286,7 +293,7 @@ $(BENCH)/release: $(BENCH)/venv/installed $(PGO)/merged.profdata pyproject.toml 
 	@rm -f $(BENCH)/dev && touch $@
 
 # For work on the core: the dev build of `make setup`, and the limit in the same profile.
-$(BENCH)/dev: $(BENCH)/venv/installed $(STAMPS)/built $(wildcard benches/decode/Cargo.toml benches/decode/src/*.rs)
+$(BENCH)/dev: $(BENCH)/venv/installed $(READY) $(wildcard benches/decode/Cargo.toml benches/decode/src/*.rs)
 	$(BENCH)/venv/bin/python -m pip uninstall --quiet --yes tensorquery
 	$(CARGO) build --locked --package decode-limit --message-format=json | $(BIN)/python benches/keep_program.py $(BENCH)/decode
 	@rm -f $(BENCH)/release && touch $@
@@ -298,7 +305,7 @@ bench: $(BENCH)/$(BENCH_PROFILE) ## Measure against other loaders and the decode
 PAIRED := .bench/paired
 AGAINST ?= HEAD
 
-bench-paired: $(STAMPS)/built ## Measure this checkout against another commit, in turns (AGAINST=commit BENCH_ARGS="--rounds 5")
+bench-paired: $(READY) ## Measure this checkout against another commit, in turns (AGAINST=commit BENCH_ARGS="--rounds 5")
 	@mkdir -p $(PAIRED) && [ -d $(PAIRED)/source ] || git worktree add --detach $(PAIRED)/source $(AGAINST)
 	git -C $(PAIRED)/source checkout --quiet --detach $$(git rev-parse $(AGAINST))
 	@for build in old new; do \
@@ -315,22 +322,22 @@ bench-micro: $(STAMPS)/installed ## Count the instructions of the core's hot fun
 	$(CARGO) build $(if $(filter release,$(BENCH_PROFILE)),--release) --locked --bench micro --message-format=json | $(BIN)/python benches/keep_program.py $(BENCH)/micro
 	$(BIN)/python benches/instructions.py $(BENCH)/micro
 
-bench-epochs: $(STAMPS)/built ## Measure shuffling, states and resumes (some minutes; status 1 where a target is missed)
+bench-epochs: $(READY) ## Measure shuffling, states and resumes (some minutes; status 1 where a target is missed)
 	$(BIN)/python benches/epochs.py
 
-bench-iceberg: $(STAMPS)/built ## Measure Iceberg tables against their plain files and other readers (status 1 where a target is missed)
+bench-iceberg: $(READY) ## Measure Iceberg tables against their plain files and other readers (status 1 where a target is missed)
 	$(BIN)/python benches/iceberg.py
 
-bench-scale: $(STAMPS)/built ## Measure the planning of a million splits over 1,024 ranks x 8 workers (status 1 where a target is missed)
+bench-scale: $(READY) ## Measure the planning of a million splits over 1,024 ranks x 8 workers (status 1 where a target is missed)
 	$(BIN)/python benches/scale.py
 
-bench-staging: $(STAMPS)/built ## Measure a 10 GiB aggregate over a join under a memory limit of 1 GiB (minutes, some 40 GiB of disk; status 1 where a target is missed)
+bench-staging: $(READY) ## Measure a 10 GiB aggregate over a join under a memory limit of 1 GiB (minutes, some 40 GiB of disk; status 1 where a target is missed)
 	$(BIN)/python benches/staging.py
 
-bench-storage: $(STAMPS)/built test-servers ## Measure an S3 store with 50 ms of latency (some minutes; status 1 where a target is missed)
+bench-storage: $(READY) test-servers ## Measure an S3 store with 50 ms of latency (some minutes; status 1 where a target is missed)
 	$(BIN)/python benches/storage.py
 
-bench-device: $(STAMPS)/built ## Measure how batches reach a GPU (a minute; needs a GPU that torch.cuda can use)
+bench-device: $(READY) ## Measure how batches reach a GPU (a minute; needs a GPU that torch.cuda can use)
 	$(BIN)/python benches/device.py
 
 # Spark is large and only makes fixtures, which are committed: an environment of its own.
@@ -347,7 +354,7 @@ $(SPARK)/installed: tests/fixtures/iceberg/requirements.txt
 iceberg-fixtures: $(SPARK)/installed ## Make the Iceberg tables of the tests again with Spark
 	$(SPARK)/bin/python tests/fixtures/iceberg/make_fixtures.py $(SPARK)/$(ICEBERG_JAR)
 
-golden: $(STAMPS)/built ## Write the golden texts anew (seconds); git shows changes of plans, orders and states
+golden: $(READY) ## Write the golden texts anew (seconds); git shows changes of plans, orders and states
 	$(BIN)/python tests/python/helpers/golden.py
 
 # Seven writers of Parquet. Their files are committed, and the tests read those; a new version of a writer is a line in

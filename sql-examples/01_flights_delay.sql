@@ -1,4 +1,4 @@
--- The demo's training set: will a flight arrive more than 15 minutes late, judged before it departs?
+-- The demo's training set: will a flight arrive more than 15 minutes late, judged as it leaves the gate?
 -- Flights are the driving scan; weather, planes and airlines are small and joined to each row on every shard.
 -- No output is null: flights without an arrival are left out, and unknown planes and pressures get a default.
 -- Tables: flights, weather, planes, airlines
@@ -14,6 +14,7 @@ SELECT
     CAST(sin(2 * pi() * f.month / 12.0) AS REAL) AS season_sin,
     CAST(cos(2 * pi() * f.month / 12.0) AS REAL) AS season_cos,
     CAST(date_part('dow', make_date(f.year, f.month, f.day)) IN (0, 6) AS REAL) AS weekend,
+    CAST(f.dep_delay / 60 AS REAL) AS hours_behind,
     CAST(f.distance / 1000 AS REAL) AS distance,
     CAST(f.origin = 'EWR' AS REAL) AS from_newark,
     CAST(f.origin = 'JFK' AS REAL) AS from_kennedy,

@@ -204,7 +204,7 @@ def test_the_demo_trains(installed):
     shutil.copytree(ROOT / ".demo", installed.folder / ".demo", dirs_exist_ok=True)
     printed = installed.run("python", "sql-examples/demo.py")
     auc = re.search(r"test on 6[\d,]+ flights: accuracy .* AUC ([\d.]+)", printed)[1]
-    assert float(auc) > 0.65
+    assert float(auc) > 0.85
 
 
 def test_the_command_line_is_installed(installed):

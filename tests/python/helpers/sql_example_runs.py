@@ -25,7 +25,7 @@ BATCHES = {
         **dict.fromkeys(("month", "day", "carrier"), I32),
         "season": ("float32", (2,)),
         "time": ("float32", (2,)),
-        **dict.fromkeys(("weekend", "distance", "from_newark", "from_kennedy", "temp", "humid", "wind_speed", "wind_gust", "precip", "pressure", "visib", "plane_age", "seats", "plane_unknown", "regional", "label"), F32),
+        **dict.fromkeys(("weekend", "hours_behind", "distance", "from_newark", "from_kennedy", "temp", "humid", "wind_speed", "wind_gust", "precip", "pressure", "visib", "plane_age", "seats", "plane_unknown", "regional", "label"), F32),
     },
     "02_one_summer": {"x": ("float64", (4,)), "dep_delay": F64},
     "03_files_by_path": {"carrier": TEXT, "origin": I64, "dest": TEXT, "minutes_per_mile": F64},

@@ -54,4 +54,5 @@ def test_what_it_installs_is_what_was_tested():
     ]
     wanted = re.findall(r'"([^"]+)"', line)
     assert len(wanted) == 3
-    assert set(wanted) <= set(pages.text_of("requirements-dev.txt").splitlines())
+    tested = pages.text_of("requirements-demo.txt") + pages.text_of("requirements-dev.txt")
+    assert set(wanted) <= set(tested.splitlines())
