@@ -21,7 +21,7 @@ BENCH_ARGS ?=
 # DataFusion is compiled once. abi3 needs no interpreter to build against; see Cargo.toml.
 RUST_SOURCES := Cargo.toml Cargo.lock $(shell find src -name '*.rs' 2>/dev/null)
 
-.PHONY: help audit differential differential-planted setup demo docs fetch browser test test-rust test-fast test-python test-servers test-faults test-leaks test-signals test-ballista wheel test-wheel prove slt lint bench bench-micro bench-paired bench-epochs bench-iceberg bench-scale bench-staging bench-storage bench-device stubtest golden iceberg-fixtures fixtures fuzz fuzz-collections miri races clean
+.PHONY: help audit differential differential-planted setup demo docs fetch browser test test-rust test-fast test-python test-times test-servers test-faults test-leaks test-signals test-ballista wheel test-wheel prove slt lint bench bench-micro bench-paired bench-epochs bench-iceberg bench-scale bench-staging bench-storage bench-device stubtest golden iceberg-fixtures fixtures fuzz fuzz-collections miri races clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -80,6 +80,10 @@ test-fast: $(READY) .demo/complete ## Run the Python tests without the markers `
 test-python: $(READY) .demo/complete test-servers ## Run the Python tests and doctests in TEST_PROCESSES (2), and check the stubs
 	$(BIN)/python -m pytest --numprocesses $(TEST_PROCESSES) --dist worksteal
 	$(MAKE) --no-print-directory stubtest
+
+test-times: $(READY) .demo/complete test-servers ## Run the Python tests, and write into tests/README.md where their time goes
+	$(BIN)/python -m pytest --numprocesses $(TEST_PROCESSES) --dist worksteal --junitxml=.venv/times.xml
+	$(BIN)/python tests/times.py .venv/times.xml
 
 test-servers: $(JARS)/rest/complete $(JARS)/hive/complete $(SERVERS)/minio/complete $(SERVERS)/fake-gcs/complete $(SERVERS)/azurite/complete ## Fetch and build the catalogs and stores that the Python tests start (minutes, once)
 
