@@ -3,6 +3,7 @@
 import argparse
 import itertools
 import json
+import os
 import sys
 import tempfile
 import time
@@ -17,6 +18,9 @@ _CAUGHT_WITHIN = 50
 """Schedules that a planted bug may need."""
 
 _BETWEEN_RECORDS = 20
+_LANES = 3 * (os.cpu_count() or 1)
+"""Schedules wait most of the time: for a store that stalls, for a process that is stopped, for each other."""
+
 _TRIES = 4
 """For each kind, until a fault has struck that came too late before."""
 
@@ -28,7 +32,9 @@ def _words(arguments):
     words.add_argument("--try", dest="cases", action="append", default=[], metavar="SEED[:PLANT]")
     words.add_argument("--each", action="store_true", help="until each kind has struck once")
     words.add_argument("--count", type=int, help="so many schedules that count, from --first on")
-    words.add_argument("--hours", type=float, help="schedules for so long, from --first on")
+    words.add_argument(
+        "--hours", type=float, help="schedules for so long, from --first on, after all else"
+    )
     words.add_argument("--first", type=int, default=0, help="the first seed")
     words.add_argument("--planted", action="store_true", help="before, find each planted bug")
     words.add_argument(
@@ -36,7 +42,7 @@ def _words(arguments):
         metavar="COUNT[:ROWS]",
         help="before, so many resumes in one epoch, for each way of dealing, or the first ROWS of them",
     )
-    words.add_argument("--lanes", type=int, default=3, help="schedules at a time")
+    words.add_argument("--lanes", type=int, default=_LANES, help="schedules at a time")
     words.add_argument("--json", type=Path, help="write all verdicts to this file")
     words.add_argument("--record", type=Path, help="write the sum of them to this file")
     words.add_argument(
@@ -181,6 +187,7 @@ def main(arguments):
             run.find_planted(lanes)
         if words.resumes is not None:
             run.resume(lanes)
+        run.began = time.monotonic()
         lanes.run(_cases(run), run.ended)
     found = run.keep()
     print(report.table(found))

@@ -47,9 +47,16 @@ def _files(folder):
     return found
 
 
+def _manifest(path):
+    """The manifest of the stage that a file belongs to; None where it has none."""
+    beside = (folder / "manifest.json" for folder in (path.parent, path.parent.parent))
+    return next((one for one in beside if one.exists()), None)
+
+
 def _flipped_stage(scene, fault):
     """In a file at rest. While ranks read, a damaged copy takes its place: what they have mapped stays as it is."""
-    rows = [path for path in _files(scene.stages) if path.suffix == ".arrow"]
+    # Remains of a builder that was killed have no manifest, and are never read.
+    rows = [path for path in _files(scene.stages) if path.suffix == ".arrow" and _manifest(path)]
     others = [path for path in _files(scene.stages) if path.name == "manifest.json"]
     path = scene.one(rows if fault.details["pick"] < 0.9 or not others else others, fault)
     if fault.at > 0:
@@ -58,7 +65,8 @@ def _flipped_stage(scene, fault):
         shutil.copy2(whole, path)
         whole.unlink()
     flip(path, fault.details["place"], fault.details["bit"])
-    damaged = path.stat().st_ino
+    manifest = _manifest(path)
+    damaged = path.stat().st_ino, manifest.read_bytes()
     # Rows for access at random are compared when they are opened, by an age of one hour or by their time.
     rots = fault.details["rots"] and path.name.startswith("part-")
     if rots:
@@ -67,7 +75,12 @@ def _flipped_stage(scene, fault):
         (path.parent.parent / "verified").write_bytes(b"")
 
     def noticed():
-        return not path.exists() or path.stat().st_ino != damaged or path.with_name("suspect").exists()  # fmt: skip
+        """Whether it was built anew, or a reader has said that it must be."""
+        try:
+            found = path.stat().st_ino, manifest.read_bytes()
+        except FileNotFoundError:
+            return True
+        return found != damaged or path.with_name("suspect").exists()
 
     def repair():
         if not noticed():

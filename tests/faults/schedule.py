@@ -286,6 +286,7 @@ def _staging(rng, kind, profile):
         return _attempt(rng, profile, (Fault(kind, 0.0, {"room": rng.choice([0, 1 << 16, 1 << 20])}),))  # fmt: skip
     fault = _fault(rng, kind)
     if kind == SKEW:
+        fault = dataclasses.replace(fault, at=0.0)
         # Whoever builds may be killed meanwhile: the next attempt finds its lease.
         opening = Fault(
             KILL_ALL, 0.0, {"opening": rng.uniform(0.2, 1.5), "after": 0.0, "pick": 0.5}
