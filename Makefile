@@ -101,8 +101,8 @@ test-faults: $(READY) test-servers ## Try every fault of a store on every format
 
 HOURS ?= 1
 
-prove: $(READY) test-servers ## Prove exactly-once delivery under injected faults for HOURS=1, and write the record into docs/proof.md (see tests/faults)
-	$(BIN)/python -m tests.faults --hours $(HOURS) --planted --record tests/faults/record.json
+prove: $(READY) test-servers ## Prove exactly-once delivery under injected faults for HOURS=1 (two CPUs: over 1,000 schedules), and write the record into docs/proof.md (see tests/faults)
+	$(BIN)/python -m tests.faults --hours $(HOURS) --planted --resumes 100 --record tests/faults/record.json
 	$(BIN)/python -m tests.faults --show
 
 # A package whose core has the client, in a folder of its own, so that `make test` keeps its core. Crates below DataFusion

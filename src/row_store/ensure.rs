@@ -2,8 +2,9 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
-use super::forget::{is_stage_folder, lock_path, open_root, remove_partial, set_aside};
+use super::forget::{is_stage_folder, lock_path, open_root, remove_partial, set_aside, use_path};
 use super::manifest::{Manifest, Unusable};
 use super::read::Stage;
 use super::sums::{RECENT, is_verified, verify};
@@ -13,12 +14,16 @@ use crate::runtime::Runtimes;
 use crate::session::Plan;
 use crate::{Error, Result};
 
+/// How long to wait for a process that removes the stage: no longer than removing takes.
+const REMOVING: Duration = Duration::from_secs(600);
+
 impl Stage {
     /// The stage of all splits of a plan in `<root>/<fingerprint>`: opened where it is there and
     /// whole, else written.
     ///
     /// One of several processes writes, under a lock that ends with it; remains of a killed one are
-    /// removed. Dropping the future cancels waiting and writing.
+    /// removed. Dropping the future cancels waiting and writing. As long as it lives, nobody forgets
+    /// it for its age.
     ///
     /// # Errors
     /// Errors of [`Stage::write`] and [`Stage::open`]; `Config` for a plan that holds a part of the
@@ -31,30 +36,45 @@ impl Stage {
     ) -> Result<Self> {
         let dir = root.join(plan.fingerprint());
         is_stage_folder(&dir)?;
-        let known = known(&dir)?;
-        if known.as_ref().is_some_and(|manifest| is_verified(&dir, manifest, Some(RECENT)))
-            && let Some(stage) = find_whole(plan, &dir)?
+        let in_use = match open_root(root) {
+            Ok(()) => Lock::shared(&use_path(&dir), REMOVING).await?,
+            // A stage that is there is read all the same; to write one, this is told below.
+            Err(_) => None,
+        };
+        Ok(Self::ensure_unmarked(plan, root, &dir, threads, progress).await?.used_by(in_use))
+    }
+
+    async fn ensure_unmarked(
+        plan: &Plan,
+        root: &Path,
+        dir: &Path,
+        threads: usize,
+        progress: &Arc<Progress>,
+    ) -> Result<Self> {
+        let known = known(dir)?;
+        if known.as_ref().is_some_and(|manifest| is_verified(dir, manifest, Some(RECENT)))
+            && let Some(stage) = find_whole(plan, dir)?
         {
             return Ok(stage);
         }
-        let _lock = match take_lock(root, &dir).await {
+        let _lock = match take_lock(root, dir).await {
             Ok(lock) => lock,
             // Where only another user may write, the stage is read all the same.
             Err(error) if known.is_some() => {
-                verify_once(&dir).await?;
-                return find_whole(plan, &dir)?.ok_or(error);
+                verify_once(dir).await?;
+                return find_whole(plan, dir)?.ok_or(error);
             }
             Err(error) => return Err(error),
         };
-        if verify_once(&dir).await?
-            && let Some(stage) = find_whole(plan, &dir)?
+        if verify_once(dir).await?
+            && let Some(stage) = find_whole(plan, dir)?
         {
             return Ok(stage);
         }
-        set_aside(&dir)?;
-        remove_partial(&dir)?;
+        set_aside(dir)?;
+        remove_partial(dir)?;
         let ids: Vec<u32> = (0..plan.splits().len() as u32).collect();
-        Self::write(plan, &ids, &dir, threads, progress).await
+        Self::write(plan, &ids, dir, threads, progress).await
     }
 }
 

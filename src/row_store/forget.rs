@@ -21,11 +21,21 @@ impl Stage {
     pub fn remove(&self) -> Result<()> {
         let dir = self.path();
         let Some(lock) = remove_stage(dir)? else { return Ok(()) };
-        lock.remove()
+        // Whoever has the file open keeps its lock.
+        match fs::remove_file(use_path(dir)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                let path = use_path(dir);
+                return Err(Error::storage(format!("cannot remove {}: {error}", path.display())));
+            }
+            _ => lock.remove(),
+        }
     }
 
     /// Deletes the stages below `root`, and the remains of killed writers, whose folders nobody has
-    /// touched for so long; returns how many. Whoever reads one keeps its files.
+    /// touched for so long; returns how many.
+    ///
+    /// What a living process uses or writes stays, however old it is: a training runs for longer, and
+    /// its workers open the stage in each epoch; and the clocks of two processes may differ.
     ///
     /// A stage is a folder, no link, under the name of the fingerprint that its manifest says.
     /// Everything else stays, and so do other files in such a folder.
@@ -48,21 +58,36 @@ impl Stage {
             if !found.is_dir() || name == keep || age.is_none_or(|age| age <= unused) {
                 continue;
             }
-            let is_gone = if is_partial(&name, None) {
-                remove_own(&entry.path(), is_ours).unwrap_or(false)
+            let is_gone = if let Some(stage) = stage_of_partial(&name) {
+                forget_partial(&entry.path(), &root.join(stage))
             } else {
                 let says_so = |(manifest, _): (Manifest, _)| manifest.fingerprint == name;
                 let is_stage =
                     is_fingerprint(&name) && Manifest::read(&entry.path()).is_ok_and(says_so);
-                is_stage
-                    && remove_stage(&entry.path())
-                        .and_then(|lock| lock.map_or(Ok(()), Lock::remove))
-                        .is_ok()
+                is_stage && forget_unused(&entry.path())
             };
             removed += usize::from(is_gone);
         }
         Ok(removed)
     }
+}
+
+/// Removes the remains of a writer, unless a process writes that stage at this moment. Returns true
+/// if they are gone.
+fn forget_partial(partial: &Path, stage: &Path) -> bool {
+    let Ok(Some(lock)) = Lock::try_acquire(&lock_path(stage)) else { return false };
+    let is_gone = remove_own(partial, is_ours).unwrap_or(false);
+    // Where the lock's file stays, it is taken by the next one.
+    let _ = lock.remove();
+    is_gone
+}
+
+/// Removes a stage, unless a process uses it. Returns true if it is gone.
+fn forget_unused(dir: &Path) -> bool {
+    let Ok(Some(in_use)) = Lock::try_acquire(&use_path(dir)) else { return false };
+    let removed = remove_stage(dir).and_then(|lock| lock.map_or(Ok(()), Lock::remove));
+    let _ = in_use.remove();
+    removed.is_ok()
 }
 
 /// Makes the folder in which stages lie, for this user alone, where it is missing.
@@ -96,9 +121,19 @@ fn remove_stage(dir: &Path) -> Result<Option<Lock>> {
     Lock::try_acquire(&lock_path(dir))
 }
 
+/// The lock of the process that writes a stage.
 pub(super) fn lock_path(dir: &Path) -> PathBuf {
+    beside(dir, ".lock")
+}
+
+/// The lock that the processes that use a stage share.
+pub(super) fn use_path(dir: &Path) -> PathBuf {
+    beside(dir, ".use")
+}
+
+fn beside(dir: &Path, suffix: &str) -> PathBuf {
     let mut name = dir.as_os_str().to_owned();
-    name.push(".lock");
+    name.push(suffix);
     PathBuf::from(name)
 }
 
@@ -145,9 +180,7 @@ pub(super) fn remove_partial(dir: &Path) -> Result<()> {
     for entry in fs::read_dir(root).map_err(failed)? {
         let entry = entry.map_err(failed)?;
         let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
-        if is_folder
-            && entry.file_name().to_str().is_some_and(|found| is_partial(found, Some(name)))
-        {
+        if is_folder && entry.file_name().to_str().and_then(partial_of_any) == Some(name) {
             remove_own(&entry.path(), is_ours).map_err(failed)?;
         }
     }
@@ -160,19 +193,15 @@ pub(super) fn is_ours(name: &str) -> bool {
     matches!(name, MANIFEST | SCHEMA | VERIFIED) || number.is_some_and(is_decimal)
 }
 
-/// Returns true for the name of a folder that is written, or was set aside: of the stage `of`, or of
-/// any.
-fn is_partial(name: &str, of: Option<&str>) -> bool {
-    let Some((stage, number)) = name.strip_suffix(PARTIAL).and_then(|name| name.rsplit_once('.'))
-    else {
-        return false;
-    };
-    let is_stage = match of {
-        Some(of) => stage == of,
-        None => is_fingerprint(stage),
-    };
-    let parts = number.split_once('-');
-    is_stage && parts.is_some_and(|(process, count)| is_decimal(process) && is_decimal(count))
+/// The stage of a folder that is written, or was set aside, by its name.
+fn stage_of_partial(name: &str) -> Option<&str> {
+    partial_of_any(name).filter(|stage| is_fingerprint(stage))
+}
+
+fn partial_of_any(name: &str) -> Option<&str> {
+    let (stage, number) = name.strip_suffix(PARTIAL)?.rsplit_once('.')?;
+    let (process, count) = number.split_once('-')?;
+    (is_decimal(process) && is_decimal(count)).then_some(stage)
 }
 
 /// Returns true for the form of a plan's fingerprint: a version and a digest.
@@ -188,10 +217,11 @@ mod tests {
     fn only_our_names_are_ours() {
         let stage = format!("1-{}", "0a".repeat(32));
         assert!(is_fingerprint(&stage) && !is_fingerprint("1-data") && !is_fingerprint("data"));
-        assert!(is_partial(&format!("{stage}.12-0.partial"), None));
-        assert!(is_partial("x.12-0.partial", Some("x")) && !is_partial("x.12-0.partial", None));
-        for name in ["x.partial", "x.12.partial", "x.a-0.partial", "xy.12-0.partial", "x.12-0"] {
-            assert!(!is_partial(name, Some("x")), "{name}");
+        assert_eq!(stage_of_partial(&format!("{stage}.12-0.partial")), Some(&*stage));
+        assert_eq!(partial_of_any("x.12-0.partial"), Some("x"));
+        assert_eq!(stage_of_partial("x.12-0.partial"), None);
+        for name in ["x.partial", "x.12.partial", "x.a-0.partial", "x.12-0"] {
+            assert_eq!(partial_of_any(name), None, "{name}");
         }
         assert!(is_ours("rows-0.arrow") && is_ours("manifest.json") && is_ours("schema.arrow"));
         assert!(!is_ours("rows-.arrow") && !is_ours("rows-x.arrow") && !is_ours("train.arrow"));

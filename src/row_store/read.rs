@@ -14,7 +14,7 @@ use super::manifest::{BatchEntry, Manifest, Unusable, damaged};
 use super::map::MappedFile;
 use super::sums::{is_verified, verify};
 use super::write::panicked;
-use crate::materialize::StoredSchema;
+use crate::materialize::{Lock, StoredSchema};
 use crate::runtime::Runtimes;
 use crate::sharding::Order;
 use crate::{Error, Result};
@@ -38,6 +38,9 @@ pub struct Stage {
     /// Where each batch begins, and the number of rows at the end.
     starts: Vec<u64>,
     bytes: u64,
+    /// Keeps it from being forgotten; None in a worker, whose trainer holds it, and where this user may
+    /// not write.
+    _in_use: Option<Lock>,
 }
 
 #[derive(Debug)]
@@ -100,7 +103,13 @@ impl Stage {
             batches: manifest.batches.into_iter().map(slot).collect(),
             starts,
             bytes,
+            _in_use: None,
         })
+    }
+
+    /// The stage, kept from being forgotten as long as it lives.
+    pub(super) fn used_by(self, in_use: Option<Lock>) -> Self {
+        Self { _in_use: in_use, ..self }
     }
 
     /// Where it lies.

@@ -3,6 +3,7 @@
 import argparse
 import itertools
 import json
+import os
 import sys
 import tempfile
 import time
@@ -17,8 +18,11 @@ _CAUGHT_WITHIN = 50
 """Schedules that a planted bug may need."""
 
 _BETWEEN_RECORDS = 20
-_ROUNDS = 4
-"""Of seeds, until a fault that came too late has struck."""
+_LANES = 3 * (os.cpu_count() or 1)
+"""Schedules wait most of the time: for a store that stalls, for a process that is stopped, for each other."""
+
+_TRIES = 4
+"""For each kind, until a fault has struck that came too late before."""
 
 
 def _words(arguments):
@@ -28,10 +32,17 @@ def _words(arguments):
     words.add_argument("--try", dest="cases", action="append", default=[], metavar="SEED[:PLANT]")
     words.add_argument("--each", action="store_true", help="until each kind has struck once")
     words.add_argument("--count", type=int, help="so many schedules that count, from --first on")
-    words.add_argument("--hours", type=float, help="schedules for so long, from --first on")
+    words.add_argument(
+        "--hours", type=float, help="schedules for so long, from --first on, after all else"
+    )
     words.add_argument("--first", type=int, default=0, help="the first seed")
     words.add_argument("--planted", action="store_true", help="before, find each planted bug")
-    words.add_argument("--lanes", type=int, default=3, help="schedules at a time")
+    words.add_argument(
+        "--resumes",
+        metavar="COUNT[:ROWS]",
+        help="before, so many resumes in one epoch, for each way of dealing, or the first ROWS of them",
+    )
+    words.add_argument("--lanes", type=int, default=_LANES, help="schedules at a time")
     words.add_argument("--json", type=Path, help="write all verdicts to this file")
     words.add_argument("--record", type=Path, help="write the sum of them to this file")
     words.add_argument(
@@ -44,7 +55,7 @@ def _words(arguments):
 def _cases(run):
     """Yield the cases to run, of those that the machine can make."""
     from .lanes import Case
-    from .schedule import KINDS, draw
+    from .schedule import KINDS, cheapest, draw, work
 
     words = run.words
     if words.seed is not None:
@@ -53,10 +64,11 @@ def _cases(run):
         seed, _, plant = case.partition(":")
         yield Case(draw(int(seed)), plant or None)
     if words.each:
-        for seed in range(_ROUNDS * len(KINDS)):
-            schedule = draw(seed)
-            if run.can(schedule) and not run.record.faults[schedule.kind]:
-                yield Case(schedule)
+        for schedules in zip(*(cheapest(kind, _TRIES) for kind in KINDS), strict=True):
+            # Short ones last: whether another one is needed is then known soon.
+            for schedule in sorted(schedules, key=work, reverse=True):
+                if run.can(schedule) and not run.record.faults[schedule.kind]:
+                    yield Case(schedule)
     if words.count is not None or words.hours is not None:
         yield from (Case(one) for one in map(draw, itertools.count(words.first)) if run.can(one))
 
@@ -116,6 +128,19 @@ class _Run:
             self.words.record.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n")
         return found
 
+    def resume(self, lanes):
+        """Fill the table of resumes."""
+        from . import resumes
+        from .lanes import Case
+
+        def ended(case, verdict):
+            self.verdicts.append({**verdict, "plant": None})
+            self.record.resume(verdict, resumes.row(verdict))
+            self._tell(case, verdict)
+
+        schedules = resumes.draw(*map(int, self.words.resumes.split(":")))
+        lanes.run(map(Case, schedules), ended)
+
     def find_planted(self, lanes):
         """Plant each bug, and count the schedules until one finds it."""
         from .lanes import Case
@@ -160,6 +185,9 @@ def main(arguments):
     with Lanes(words.lanes, store.exists(), words.pause_while) as lanes:
         if words.planted:
             run.find_planted(lanes)
+        if words.resumes is not None:
+            run.resume(lanes)
+        run.began = time.monotonic()
         lanes.run(_cases(run), run.ended)
     found = run.keep()
     print(report.table(found))

@@ -1,10 +1,11 @@
 """A schedule from its first start to the end of the epoch: attempt after attempt, each from the last saved states."""
 
+import dataclasses
 import json
 import resource
 import time
 import traceback
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,20 @@ import tensorquery as tq
 from . import check, epoch, faults, sandbox, tables
 from .epoch import Struck
 from .rank import Task
-from .schedule import FILES, FULL_CACHE, FULL_STAGE, KINDS, STANDS, STORE, Topology
+from .schedule import (
+    FILES,
+    FULL_CACHE,
+    FULL_STAGE,
+    KINDS,
+    ON_DISKS,
+    READ_ONLY_STAGE,
+    SKEW,
+    STANDS,
+    STORE,
+    STORMS,
+    VANISHED_STAGE,
+    Topology,
+)
 
 FEW_AT_ONCE = {"max_concurrent_requests": "2"}
 """A request that is under way is not struck."""
@@ -23,7 +37,14 @@ FEW_AT_ONCE = {"max_concurrent_requests": "2"}
 EPOCH_SECONDS = 1.0
 """In which a table comes from the store."""
 
-AT_ONCE = (*(kind for kind in KINDS if "killed" in kind), *STANDS, "the clock jumps")
+AT_ONCE = (
+    *(kind for kind in KINDS if "killed" in kind),
+    *STANDS,
+    *STORMS,
+    "the clock jumps",
+    SKEW,
+    READ_ONLY_STAGE,
+)
 """Kinds that no process can be spared."""
 
 LEAST_SPLITS = 8
@@ -42,6 +63,8 @@ class Verdict:
         attempts: How each attempt ended.
         rows: Rows of the epoch that were compared with the query's.
         splits: Splits per rank.
+        runs: Of each attempt: its topology, the rows delivered before it, the length of the state that it went on from, and
+            the seconds of CPU that a rank took to its first batch, at most.
         disturbed: Whether the machine stood still meanwhile, so that it says nothing.
         seconds: By the clock.
         cpu_seconds: Of all processes.
@@ -52,6 +75,7 @@ class Verdict:
     violations: list[str] = field(default_factory=list)
     struck: list[Struck] = field(default_factory=list)
     attempts: list[str] = field(default_factory=list)
+    runs: list[dict] = field(default_factory=list)
     rows: int = 0
     splits: int = 0
     disturbed: bool = False
@@ -65,7 +89,7 @@ class Verdict:
 
     def plain(self):
         """As plain data."""
-        return {**asdict(self), "landed": self.landed}
+        return {**dataclasses.asdict(self), "landed": self.landed}
 
 
 @dataclass(frozen=True)
@@ -140,12 +164,15 @@ class _Chain:
             tables.copied(source, own)
             self.scene.table, self.scene.other = own / "t", own / "other"
             self.table = str(own / "t")
-        if schedule.has(FULL_STAGE, FULL_CACHE):
+        if schedule.has(*ON_DISKS):
             self.scene.disk = sandbox.Disk(place.folder / "disk")
 
     def close(self):
         """Give back what others may need."""
         self.scene.repair()
+        if self.schedule.has(SKEW) and self.schedule.place == "store":
+            store = self.place.proxy.store
+            tq.clear_stages(self._leased(), unused_days=0, storage_options=store.options)
         if self.place.proxy is not None:
             self.place.proxy.set()
         if self.scene.disk is not None:
@@ -169,7 +196,7 @@ class _Chain:
         topology = _that_fits(attempt.topology, left)
         steps = -(-left // (topology.world_size * topology.batch_size))
         gates = tuple(
-            min(max(2, 1 + round(fault.at * steps)), max(2, steps))
+            fault.details.get("step", min(max(2, 1 + round(fault.at * steps)), max(2, steps)))
             for fault in attempt.faults
             if fault.at > 0
         )
@@ -186,13 +213,27 @@ class _Chain:
         self.in_force |= {one.kind for one in outcome.struck}
         self._note_met(task, outcome)
         url = Path(self.table).name if self.schedule.place == "store" else None
+        self._note_run(topology, outcome, before)
         wrong = check.ends(outcome, self.in_force, self.scene.broken, url)
+        texts = [task.errors(number).read_text() for number in range(topology.world_size)]
+        wrong += check.last_words(texts, self.in_force)
         self._go_on_from(outcome, topology, wrong)
         wrong += check.rows(
             self.kept, self.wanted, self.schedule.remainder, self.complete, topology
         )
         self.verdict.attempts.append(_told(number, topology, task.gates, outcome, len(self.kept)))
         self.verdict.violations += [f"attempt {number}: {text}" for text in wrong]
+
+    def _note_run(self, topology, outcome, before):
+        first = [told.first for told in outcome.told]
+        self.verdict.runs.append(
+            {
+                "topology": dataclasses.astuple(topology),
+                "rows_before": before,
+                "state_bytes": len(self.state or ""),
+                "first_batch": None if None in first else max(first),
+            }
+        )
 
     def _note_met(self, task, outcome):
         """Say of the faults that are in force whether this attempt has met them."""
@@ -206,6 +247,9 @@ class _Chain:
                 one.met = one.landed
             elif one.kind == FULL_CACHE:
                 one.met |= any("local_cache" in task.errors(n).read_text() for n in numbers)
+            elif one.kind in self.scene.noticed:
+                noticed = self.scene.noticed[one.kind]
+                one.met |= one.kind in self.in_force and (badly or noticed())
             elif one.kind in STORE:
                 hits = proxy.figures()["hits"]
                 one.met |= one.kind in self.in_force and any(
@@ -217,7 +261,7 @@ class _Chain:
     def _task(self, number, attempt, topology, gates):
         folder = self.place.folder / str(number)
         folder.mkdir()
-        storage, stages, cache = {}, self.place.folder / "stages", None
+        storage, cache = {}, None
         if self.schedule.place == "store":
             stays = not attempt.repaired or any(fault.stays for fault in attempt.faults)
             # Where a fault of the store stays, it gives up soon.
@@ -225,9 +269,10 @@ class _Chain:
             storage = {**self.place.proxy.store.options, **patience, **FEW_AT_ONCE}
         if self.schedule.caches:
             cache = self.scene.disk.folder / "cache" if self.scene.disk else self.place.folder / "cache"  # fmt: skip
-        elif self.scene.disk is not None and number > 0:
-            # Another machine, whose disk is full until it is repaired.
-            stages = self.scene.disk.folder / "stages"
+        stages = self._stages(number)
+        counts = self.place.folder / "counts"
+        self.scene.stages, self.scene.cache, self.scene.counts = stages, cache, counts
+        self.scene.leases = self._has_leases(number)
         return Task(
             schedule=self.schedule,
             topology=topology,
@@ -237,11 +282,44 @@ class _Chain:
             storage=storage,
             cache=cache,
             stages=stages,
-            counts=self.place.folder / "counts",
+            stage_dir=self._leased() if self.scene.leases else str(stages),
+            counts=counts,
             state=self.state,
             gates=gates,
             plant=self.plant,
+            storm=next((fault for fault in attempt.faults if fault.kind in STORMS), None),
         )
+
+    def _stages(self, number):
+        """The folder of the stages of an attempt."""
+        schedule, disk = self.schedule, self.scene.disk
+        if schedule.has(FULL_STAGE) and number > 0:
+            # Another machine, whose disk is full until it is repaired.
+            return disk.folder / "stages"
+        if schedule.has(READ_ONLY_STAGE, VANISHED_STAGE):
+            (strike,) = (
+                fault
+                for attempt in schedule.attempts
+                for fault in attempt.faults
+                if fault.kind in (READ_ONLY_STAGE, VANISHED_STAGE)
+            )
+            is_there = number == 0 or strike.details.get("holds_it", True)
+            return disk.folder / ("stages" if is_there else "elsewhere")
+        if schedule.has(SKEW) and number > 0:
+            return self.place.folder / "elsewhere"
+        return self.place.folder / "stages"
+
+    def _has_leases(self, number):
+        """Whether the stages of an attempt lie below a URL."""
+        schedule = self.schedule
+        return (
+            bool(schedule.has(SKEW) and number > 0 and schedule.staged)
+            and schedule.place == "store"
+        )
+
+    def _leased(self):
+        """Where they lie there."""
+        return f"{self.place.proxy.store.root}/stages-{self.schedule.seed}"
 
     def _go_on_from(self, outcome, topology, wrong):
         """Keep the rows up to the last round that all ranks have saved; what came after it is forgotten."""
@@ -267,6 +345,7 @@ class _Chain:
                 wrong.append(f"the states of the ranks differ at step {step}")
             state = states[self.schedule.seed % len(states)]
         self.state = json.dumps(state)
+        wrong += check.size(self.state)
         self.complete = state["epoch"] > self.schedule.epoch
         self._keep(outcome.told, step)
 

@@ -1,10 +1,23 @@
 """The promises that must hold: how ranks may end under the faults that struck, and which rows were delivered."""
 
 import re
+from signal import SIGTERM
 
 import numpy as np
 
-from .schedule import FILES, FULL_STAGE, KILL_ALL, STORE
+from .schedule import (
+    FILES,
+    FLIPPED_STAGE,
+    FULL_STAGE,
+    KILL_ALL,
+    READ_ONLY_STAGE,
+    STORE,
+    STORMS,
+    VANISHED_STAGE,
+)
+
+_TOLD = {*FILES, *STORE, FULL_STAGE, FLIPPED_STAGE, READ_ONLY_STAGE, VANISHED_STAGE}
+"""Kinds that may end a job with a clear error, which has one of the words of the scene."""
 
 _LOST_WORKER = re.compile(r"DataLoader worker .*(exited unexpectedly|killed by signal)", re.S)
 _LOST_PEER = re.compile(
@@ -12,7 +25,9 @@ _LOST_PEER = re.compile(
 )
 _LOST_STORE = "the process group's store does not answer"
 _NO_MEMORY = re.compile(r"memory|can't allocate|can't start new thread|spawn", re.I)
+_ABORTS = re.compile(r".*(panicked at|Fatal Python error|fatal runtime error|core dumped).*")
 _SKEWED = re.compile(r"RequestTimeTooSkewed|\b403\b")
+LARGEST_STATE = 64 << 10
 # Status 127 is the dynamic loader's, which ends a process that has no memory for a thread's variables.
 DEATHS_WITHOUT_MEMORY = (
     "killed by signal 9",
@@ -44,6 +59,7 @@ def ends(outcome, in_force, words, url):
 
 def _is_explained(end, outcome, others, in_force, words, url):
     no_memory = "out of memory" in in_force
+    storms = in_force & set(STORMS)
     match end:
         case "finished":
             return True
@@ -56,17 +72,23 @@ def _is_explained(end, outcome, others, in_force, words, url):
             pass
         case _:
             killed = {KILL_ALL, "a rank is killed"} & in_force and end == "killed by signal 9"
+            # A signal that comes while a rank says how it ends may keep it from saying so.
+            killed = killed or (
+                storms and end in (f"killed by signal {SIGTERM:d}", "status 1", "status 2")
+            )
             return bool(killed) or (no_memory and end in DEATHS_WITHOUT_MEMORY)
     message, is_clear = outcome["message"], outcome["clear"]
     lost = any(other not in ("finished", "ended") for other in others)
     if is_clear and _LOST_STORE in message:
         return lost
-    if is_clear and in_force & {*FILES, *STORE, FULL_STAGE}:
+    if is_clear and in_force & _TOLD:
         return any(word in message for word in words) and (url is None or url in message)
     if is_clear and "the clock jumps" in in_force and url is not None:
         return bool(_SKEWED.search(message))
+    if storms and outcome["name"] in ("KeyboardInterrupt", "SystemExit"):
+        return True
     if _LOST_WORKER.search(message):
-        return no_memory or "a worker is killed" in in_force or KILL_ALL in in_force
+        return no_memory or bool(storms) or bool({"a worker is killed", KILL_ALL} & in_force)
     if no_memory and (outcome["name"] == "MemoryError" or _NO_MEMORY.search(message)):
         return True
     return lost and not is_clear and bool(_LOST_PEER.search(message))
@@ -76,6 +98,29 @@ def _spelled(end, outcome):
     if outcome is None or end != "error":
         return end if end != "hangs" else "hangs: it was ended after the time limit"
     return f"fails with {outcome['name']}: {outcome['message'][:600]}"
+
+
+def last_words(texts, in_force):
+    """Violations in what ranks and their workers wrote before they ended: no exit aborts, and nothing panics.
+
+    Args:
+        texts: The standard error of each rank.
+        in_force: As for `ends`.
+
+    Returns:
+        A text for each.
+    """
+    if "out of memory" in in_force:
+        return []
+    found = ((number, _ABORTS.search(text)) for number, text in enumerate(texts))
+    return [f"rank {number} or a worker of it wrote {words[0]!r}" for number, words in found if words]  # fmt: skip
+
+
+def size(state):
+    """Violations in the length of a state, as JSON: it says what is left, and not what was."""
+    if len(state) <= LARGEST_STATE:
+        return []
+    return [f"a state of {len(state)} bytes; at most {LARGEST_STATE} are allowed"]
 
 
 def rows(kept, wanted, remainder, complete, topology):

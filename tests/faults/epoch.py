@@ -7,6 +7,7 @@ import time
 from dataclasses import dataclass, field
 
 from . import faults, journal, rank
+from .schedule import STANDS, STORMS
 
 LIMIT_SECONDS = 240
 """After which an attempt hangs. The slowest take ten seconds on an idle machine, and a minute on a very busy one."""
@@ -97,7 +98,7 @@ def run(task, attempt, scene, rows_before, rows_wanted):
     world_size = task.topology.world_size
     gates = rank.Gates(world_size)
     scene.hungry = gates.hungry
-    scene.pids = {number: _start(task, number, gates) for number in range(world_size)}
+    scene.pids = {number: _start(task, number, gates, scene.clock) for number in range(world_size)}
     ranks = _Ranks(scene.pids)
     struck, patience = [], Patience()
     waiting = [fault for fault in attempt.faults if fault.at > 0]
@@ -109,7 +110,7 @@ def run(task, attempt, scene, rows_before, rows_wanted):
         if len(struck) < len(waiting) and gates.have_arrived(len(struck)):
             fault = waiting[len(struck)]
             struck.append(_strike(task, fault, scene, gates, len(struck), rows_before, rows_wanted))
-            patience.look(fault.details.get("seconds", 0) if "still" in fault.kind else 0.1)
+            patience.look(_slept(fault))
         if opening and patience.spent >= opening[0].details["opening"]:
             fault = opening.pop()
             struck.append(_strike(task, fault, scene, gates, 0, rows_before, rows_wanted))
@@ -130,10 +131,18 @@ def run(task, attempt, scene, rows_before, rows_wanted):
     return Outcome(told, ends, struck, patience.disturbed, patience.spent)
 
 
-def _start(task, number, gates):
+def _slept(fault):
+    """Seconds that making a fault takes."""
+    if fault.kind in STORMS:
+        return fault.details["after"] + fault.details["seconds"]
+    return fault.details["seconds"] if fault.kind in STANDS else 0.1
+
+
+def _start(task, number, gates, clock):
     pid = os.fork()
     if pid == 0:
         try:
+            clock.of(number)
             rank.run(task, number, gates)
         finally:
             os._exit(2)
@@ -147,13 +156,16 @@ def _strike(task, fault, scene, gates, number, rows_before, rows_wanted):
         opened.append(True)
         gates.open(number)
 
+    scene.rows = lambda: rows_before + _rows(task)
     try:
         what, landed = faults.strike(scene, fault, go_on), True
     except faults.NothingToStrikeError:
         what, landed = {}, False
     if not opened:
         go_on()
-    if fault.details.get("after"):
+    if fault.kind in STORMS:
+        rows = what.pop("rows", rows)
+    elif fault.details.get("after"):
         # The ranks went on meanwhile.
         rows = rows_before + _rows(task)
     return Struck(fault.kind, landed and 0 < rows < rows_wanted, rows, what)

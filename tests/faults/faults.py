@@ -10,12 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from . import sandbox
-from .schedule import FILES, STANDS, STORE, Fault
-
-
-class NothingToStrikeError(Exception):
-    """The target of the fault is gone: a worker that has ended."""
+from . import damage, sandbox, storms
+from .damage import NothingToStrikeError
+from .schedule import FILES, SKEW, STANDS, STORE, STORMS, Fault
 
 
 @dataclass
@@ -29,10 +26,16 @@ class Scene:
         proxy: The proxy in front of the store, or None.
         pace: The rules of the proxy without a fault.
         disk: The small disk, or None.
-        clock: The clock of the ranks.
+        clock: The clocks of the ranks.
+        stages: The folder of the stages of the attempt that runs.
+        leases: Whether stages are kept below a URL, where a lease says who builds.
+        cache: The folder of the cache of the store, or None.
+        counts: The folder of row counts.
+        rows: Counts the rows that are delivered at this moment.
         hungry: Where ranks and workers look who has no more memory.
         repairs: What undoes the faults that stay, newest last.
         broken: Words of which a clear error about those has one.
+        noticed: By kind, whether a process of the job has noticed the damage.
     """
 
     clock: sandbox.Clock
@@ -42,9 +45,15 @@ class Scene:
     proxy: object | None = None
     pace: list[dict] = field(default_factory=list)
     disk: sandbox.Disk | None = None
+    stages: Path | None = None
+    leases: bool = False
+    cache: Path | None = None
+    counts: Path | None = None
+    rows: Callable[[], int] | None = None
     hungry: object | None = None
     repairs: list[Callable[[], None]] = field(default_factory=list)
     broken: list[str] = field(default_factory=list)
+    noticed: dict[str, Callable[[], bool]] = field(default_factory=dict)
 
     def repair(self):
         """Repair the faults that stay."""
@@ -52,7 +61,8 @@ class Scene:
             self.repairs.pop()()
         self.broken.clear()
 
-    def _one(self, items, fault):
+    def one(self, items, fault):
+        """The item that the fault picks."""
         if not items:
             raise NothingToStrikeError
         return items[int(fault.details["pick"] * len(items))]
@@ -76,6 +86,8 @@ def strike(scene: Scene, fault: Fault, go_on: Callable[[], None]) -> dict:
         return _kill(scene, fault, go_on)
     if fault.kind in STANDS:
         return _stop(scene, fault, go_on)
+    if fault.kind in STORMS:
+        return storms.strike(scene, fault, go_on)
     if fault.kind in FILES:
         found = _FILES[fault.kind](scene, fault)
     elif fault.kind in STORE:
@@ -87,7 +99,7 @@ def strike(scene: Scene, fault: Fault, go_on: Callable[[], None]) -> dict:
 
 
 def _worker(scene, fault):
-    return scene._one([pid for rank in scene.pids.values() for pid in sandbox.children_of(rank)], fault)  # fmt: skip
+    return scene.one([pid for rank in scene.pids.values() for pid in sandbox.children_of(rank)], fault)  # fmt: skip
 
 
 def _kill(scene, fault, go_on):
@@ -98,7 +110,7 @@ def _kill(scene, fault, go_on):
         case "a worker is killed":
             victims = [_worker(scene, fault)]
         case "a rank is killed":
-            victims = [scene._one(list(scene.pids.values()), fault)]
+            victims = [scene.one(list(scene.pids.values()), fault)]
         case _:
             ranks = list(scene.pids.values())
             victims = ranks + [pid for rank in ranks for pid in sandbox.children_of(rank)]
@@ -112,7 +124,7 @@ def _kill(scene, fault, go_on):
 
 def _stop(scene, fault, go_on):
     workers = fault.kind == "a worker stands still"
-    victim = _worker(scene, fault) if workers else scene._one(list(scene.pids.values()), fault)
+    victim = _worker(scene, fault) if workers else scene.one(list(scene.pids.values()), fault)
     os.kill(victim, signal.SIGSTOP)
     go_on()
     time.sleep(fault.details["seconds"])
@@ -125,7 +137,7 @@ def _stop(scene, fault, go_on):
 
 
 def _chosen(scene, fault):
-    path = scene._one(sorted(scene.table.iterdir()), fault)
+    path = scene.one(sorted(scene.table.iterdir()), fault)
     scene.broken += [path.name, "list of files"]
     return path
 
@@ -195,7 +207,7 @@ def _no_memory(scene, fault):
     ranks = list(scene.pids.values())
     if fault.details["of_worker"]:
         ranks = [pid for rank in ranks for pid in sandbox.children_of(rank)] or ranks
-    victim = scene._one(ranks, fault)
+    victim = scene.one(ranks, fault)
     try:
         _, hard = resource.prlimit(victim, resource.RLIMIT_DATA)
         limit = sandbox.data_bytes(victim) + fault.details["room"]
@@ -212,7 +224,16 @@ def _jump(scene, fault):
     return {"seconds": fault.details["seconds"]}
 
 
+def _differ(scene, fault):
+    seconds = fault.details["small" if scene.leases else "seconds"]
+    scene.clock.differ(seconds)
+    scene.repairs.append(lambda: scene.clock.jump(0))
+    return {"seconds": seconds, "lease": scene.leases}
+
+
 _OTHERS = {
+    **damage.STRIKES,
+    SKEW: _differ,
     "the cache's disk is full": _full_cache,
     "the stage's disk is full": _full_stage,
     "out of memory": _no_memory,

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 _HEAD = struct.Struct("<cqq")
-_OPENED, _BATCH, _STATE, _END = b"O", b"B", b"S", b"E"
+_OPENED, _FIRST, _BATCH, _STATE, _END = b"O", b"F", b"B", b"S", b"E"
 
 
 class Journal:
@@ -23,6 +23,10 @@ class Journal:
     def opened(self, **facts):
         """The loader is there."""
         self._write(_OPENED, 0, json.dumps(facts).encode())
+
+    def first(self, seconds):
+        """The first batch was received after the state was loaded and so many seconds of CPU."""
+        self._write(_FIRST, 0, json.dumps(seconds).encode())
 
     def batch(self, step, ids):
         """A batch of these ids was received."""
@@ -48,12 +52,14 @@ class Told:
 
     Attributes:
         opened: Facts of the loader; None where the rank did not come so far.
+        first: Seconds of CPU until the first batch; None where there was none.
         batches: Ids by step.
         states: States by step, as JSON text.
         outcome: How the rank ended; None where it was killed.
     """
 
     opened: dict | None = None
+    first: float | None = None
     batches: dict[int, np.ndarray] = field(default_factory=dict)
     states: dict[int, str] = field(default_factory=dict)
     outcome: dict | None = None
@@ -84,6 +90,8 @@ def read(path):
         match kind:
             case b"O":
                 told.opened = json.loads(payload)
+            case b"F":
+                told.first = json.loads(payload)
             case b"B":
                 told.batches[step] = np.frombuffer(payload, np.int64)
             case b"S":

@@ -5,6 +5,7 @@ round; and `loader.state_dict()` as the only thing that it knows of where it is.
 """
 
 import datetime
+import itertools
 import json
 import mmap
 import os
@@ -23,9 +24,9 @@ import torch.distributed
 
 import tensorquery as tq
 
-from . import hunger, planted, sandbox, tables
+from . import hunger, planted, sandbox, storms, tables
 from .journal import Journal
-from .schedule import FILES, NO_MEMORY, Schedule, Topology
+from .schedule import FILES, NO_MEMORY, Fault, Schedule, Topology
 
 GROUP_SECONDS = 300
 """After which a rank no longer waits for another: longer than the harness waits for either."""
@@ -44,10 +45,12 @@ class Task:
         storage: Options of the store; empty for a local table.
         cache: The folder of the local cache, or None.
         stages: The folder of all stages.
+        stage_dir: Where stages of queries are kept: that folder, or a URL.
         counts: The folder of row counts.
         state: The state to go on from, or None.
         gates: The steps before which ranks wait for a fault.
         plant: The name of a planted bug, or None.
+        storm: The storm of signals that is to come, or None.
     """
 
     schedule: Schedule
@@ -58,10 +61,12 @@ class Task:
     storage: dict
     cache: Path | None
     stages: Path
+    stage_dir: str
     counts: Path
     state: str | None
     gates: tuple[int, ...]
     plant: str | None
+    storm: Fault | None
 
     def journal(self, rank):
         """The journal of a rank."""
@@ -152,30 +157,74 @@ def _train(task, rank, gates, journal):
     if task.plant is not None:
         planted.plant(task.plant)
     loader, dataset = _open(task, gates)
+    began = time.process_time()
     if task.state is None:
         loader.set_epoch(schedule.epoch)
     else:
         loader.load_state_dict(json.loads(task.state))
     journal.state(0, loader.state_dict())
     journal.opened(splits=dataset._plan.core.num_splits, clock=time.time() - time.monotonic())
-    batches, step = iter(loader), 0
-    while True:
-        step += 1
-        if step in task.gates:
-            gates.wait(rank, task.gates.index(step))
-        batch = next(batches, None)
-        if batch is not None:
-            journal.batch(step, tables.ids_of(batch, schedule.profile))
-        # As a step of training does, and as `Join` does where ranks have different numbers of them.
-        having = _sum(batch is not None)
-        if not having:
-            break
-        if schedule.remainder != "uneven" and having != task.topology.world_size:
-            raise AssertionError(
-                f"unequal steps: at step {step} only {having} of {task.topology.world_size} ranks have a batch"
-            )
-        if step % schedule.cadence == 0:
-            journal.state(step, loader.state_dict())
+    loop = _Loop(task, rank, loader, journal, began)
+    if task.storm is None:
+        loop.run(gates)
+        return
+    storms.prepare(task.storm)
+    try:
+        loop.run(gates)
+    except (KeyboardInterrupt, SystemExit):
+        storms.calm()
+        loop.save()
+        raise
+
+
+class _Loop:
+    """The loop of a training program."""
+
+    def __init__(self, task, rank, loader, journal, began):
+        self._task, self._rank, self._loader, self._journal = task, rank, loader, journal
+        self._began = began
+        self._received = []
+        self._step = 0
+
+    def run(self, gates):
+        """Train to the end of the epoch."""
+        task, schedule, batches = self._task, self._task.schedule, iter(self._loader)
+        while True:
+            self._step += 1
+            if self._step in task.gates:
+                gates.wait(self._rank, task.gates.index(self._step))
+            before = len(self._received)
+            # In compiled code: no signal is heard between what the loader counts and what this has.
+            self._received.extend(itertools.islice(batches, 1))
+            has_one = len(self._received) > before
+            if has_one:
+                if not before:
+                    self._journal.first(time.process_time() - self._began)
+                self._note(before)
+            # As a step of training does, and as `Join` does where ranks have different numbers of them.
+            having = _sum(has_one)
+            if not having:
+                break
+            if schedule.remainder != "uneven" and having != task.topology.world_size:
+                raise AssertionError(
+                    f"unequal steps: at step {self._step} only {having} of {task.topology.world_size} ranks have a batch"
+                )
+            if self._step % schedule.cadence == 0:
+                self._journal.state(self._step, self._loader.state_dict())
+
+    def _note(self, at):
+        batch = self._received[at]
+        self._journal.batch(at + 1, tables.ids_of(batch, self._task.schedule.profile))
+        self._received[at] = None
+
+    def save(self):
+        """Note what was received until an exception of a signal, and the state."""
+        for at, batch in enumerate(self._received):
+            if batch is not None:
+                self._note(at)
+        # A rank without batches goes on beside the others.
+        step = max(len(self._received), self._step - 1)
+        self._journal.state(step, self._loader.state_dict())
 
 
 def _sum(value):
@@ -235,7 +284,7 @@ def _open(task, gates):
         num_workers=topology.workers,
         remainder=schedule.remainder,
         assignment=schedule.assignment,
-        stage_dir=str(task.stages),
+        stage_dir=task.stage_dir,
         **schedule.shuffle,
         **splits,
         **workers,

@@ -26,6 +26,7 @@ class Record:
         rows: Rows compared with those of the queries.
         violations: What should not have been.
         cpu_seconds: Of all processes.
+        resumes: Rows of the table of resumes.
         planted: By bug, the number of the schedule that found it; None where none did.
         lacking: Kinds that this machine cannot make, and why.
     """
@@ -38,6 +39,7 @@ class Record:
     rows: int = 0
     violations: list = field(default_factory=list)
     cpu_seconds: float = 0.0
+    resumes: list = field(default_factory=list)
     planted: dict = field(default_factory=dict)
     lacking: dict = field(default_factory=dict)
 
@@ -45,9 +47,7 @@ class Record:
         """Count a schedule without a planted bug."""
         self.cpu_seconds += verdict["cpu_seconds"]
         if verdict["violations"]:
-            self.violations.append(
-                {key: verdict[key] for key in ("seed", "kind", "violations", "attempts")}
-            )
+            self._violated(verdict)
             return
         if verdict["disturbed"]:
             self.disturbed += 1
@@ -58,6 +58,18 @@ class Record:
             self.rows += verdict["rows"]
             self.faults.update(one["kind"] for one in verdict["struck"])
             self.met.update(one["kind"] for one in verdict["struck"] if one["met"])
+
+    def resume(self, verdict, row):
+        """Note a row of the table of resumes."""
+        self.cpu_seconds += verdict["cpu_seconds"]
+        self.resumes.append(row)
+        if verdict["violations"]:
+            self._violated(verdict)
+
+    def _violated(self, verdict):
+        self.violations.append(
+            {key: verdict[key] for key in ("seed", "kind", "violations", "attempts")}
+        )
 
     def plain(self, seconds):
         """As plain data."""
@@ -73,6 +85,7 @@ class Record:
             "missed": self.missed,
             "disturbed": self.disturbed,
             "lacking": self.lacking,
+            "resumes": self.resumes,
             "planted": self.planted,
             "seconds": round(seconds),
             "cpu_seconds": round(self.cpu_seconds),
@@ -111,10 +124,30 @@ def table(record):
         f"Of {record['missed']:,} more schedules a fault came too late or found nothing to strike; they do not count. "
         f"Bugs planted to test the harness were found: {planted or 'not tried'}.",
     ]
+    lines += _resumes(record["resumes"])
     if record["lacking"]:
         kinds = "; ".join(f"{kind} ({why})" for kind, why in record["lacking"].items())
         lines.append(f"Not possible on that machine: {kinds}.")
     return "\n".join(lines)
+
+
+def _resumes(rows):
+    """Markdown of the table of resumes."""
+    if not rows:
+        return []
+    return [
+        "",
+        "One epoch in many runs. Each is killed after a few steps, and the next one goes on with other ranks, workers and "
+        "rows per batch. The last column is the median time of CPU that a rank takes from the loading of the state on:",
+        "",
+        "| epoch | resumes | topologies | rows, each once | largest state | first batch, first and last ten runs |",
+        "|---|---|---|---|---|---|",
+        *(
+            f"| {row['name']} | {row['resumes']} | {row['topologies']} | {row['rows']:,} | {row['state_bytes']:,} bytes | "
+            f"{' and '.join(f'{ms:.0f} ms' for ms in row['first_batch'])} |"
+            for row in sorted(rows, key=lambda row: row["name"])
+        ),
+    ]
 
 
 def show(record, page):

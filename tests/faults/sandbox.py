@@ -82,33 +82,41 @@ def _compiled(folder):
 
 def lacking(has_store):
     """Kinds of faults that cannot be made on this machine, and why."""
+    from .schedule import OF_CLOCKS, ON_DISKS, REMOTE
+
     found = {}
     if os.environ.get(_INSIDE) != "namespaces":
         reason = "no user namespace with mounts, so no small disk (unshare --user --mount)"
-        found |= dict.fromkeys(("the stage's disk is full", "the cache's disk is full"), reason)
+        found |= dict.fromkeys(ON_DISKS, reason)
     if _SHIM not in os.environ:
-        found["the clock jumps"] = "no C compiler for the clock (cc)"
+        found |= dict.fromkeys(OF_CLOCKS, "no C compiler for the clock (cc)")
     if not has_store:
-        reason = "no object store; run `make test-servers`"
-        for name in ("refuses", "resets", "cuts bodies", "stalls"):
-            found[f"the store {name}"] = reason
-        found["the cache's disk is full"] = reason
+        found |= dict.fromkeys(REMOTE, "no object store; run `make test-servers`")
     return found
 
 
 class Clock:
-    """The time of day of the processes that this one forks from now on."""
+    """The time of day of the processes that this one forks from now on; each rank has its own."""
 
     def __init__(self):
         self._memory = mmap.mmap(-1, mmap.PAGESIZE)
+        self._slots = len(self._memory) // 8
+        self.of(0)
+
+    def of(self, rank):
+        """Look at the clock of a rank, in this process and those that it forks."""
         if _SHIM in os.environ:
             # The copy that was preloaded: what it is told here, forks know.
             library = ctypes.CDLL(os.environ[_SHIM])
-            library.clock_offset_at(ctypes.c_void_p(ctypes.addressof(ctypes.c_int64.from_buffer(self._memory))))  # fmt: skip
+            library.clock_offset_at(ctypes.c_void_p(ctypes.addressof(ctypes.c_int64.from_buffer(self._memory, 8 * rank))))  # fmt: skip
 
     def jump(self, seconds):
         """Set the clock, for all of them."""
-        struct.pack_into("<q", self._memory, 0, seconds)
+        self.differ([seconds] * self._slots)
+
+    def differ(self, seconds):
+        """Set the clock of each rank, from the first one on."""
+        struct.pack_into(f"<{len(seconds)}q", self._memory, 0, *seconds)
 
 
 class Disk:
@@ -140,7 +148,18 @@ class Disk:
 
     def remove(self):
         """Unmount it, however it is used."""
-        subprocess.run(["umount", "--lazy", str(self.folder)], check=True)
+        unmount(self.folder)
+
+
+def make_read_only(folder):
+    """Let nobody write below a folder of a `Disk`, as root neither; files that are open may still be written."""
+    subprocess.run(["mount", "--bind", str(folder), str(folder)], check=True)
+    subprocess.run(["mount", "-o", "remount,bind,ro", str(folder)], check=True)
+
+
+def unmount(folder):
+    """Undo the last mount on a folder, however it is used."""
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36

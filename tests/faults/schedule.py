@@ -24,6 +24,13 @@ KINDS = (
     "the stage's disk is full",
     "the clock jumps",
     "the store stalls",
+    "a bit flips in a stage",
+    "a storm of SIGINT",
+    "the stage's folder is read-only",
+    "a bit flips in a cache",
+    "the ranks' clocks differ",
+    "a storm of SIGTERM",
+    "the stage's folder vanishes",
 )
 """The kinds of faults. The first one of a schedule follows from its seed in turn, so that each is tried equally often."""
 
@@ -32,13 +39,28 @@ STORE = tuple(kind for kind in KINDS if kind.startswith("the store"))
 STANDS = tuple(kind for kind in KINDS if "stands still" in kind)
 OF_WORKERS = tuple(kind for kind in KINDS if kind.startswith("a worker"))
 FULL_CACHE = "the cache's disk is full"
-REMOTE = (*STORE, FULL_CACHE)
+FLIPPED_CACHE = "a bit flips in a cache"
+OF_CACHES = (FULL_CACHE, FLIPPED_CACHE)
+REMOTE = (*STORE, *OF_CACHES)
 NO_MEMORY = "out of memory"
 OF_READERS = (*FILES, *REMOTE, NO_MEMORY)
 """Faults that strike only readers with data still to read: large tables, few processes, early."""
 
 FULL_STAGE = "the stage's disk is full"
+FLIPPED_STAGE = "a bit flips in a stage"
+READ_ONLY_STAGE = "the stage's folder is read-only"
+VANISHED_STAGE = "the stage's folder vanishes"
+SKEW = "the ranks' clocks differ"
+OF_STAGES = (FULL_STAGE, FLIPPED_STAGE, READ_ONLY_STAGE, VANISHED_STAGE, SKEW)
+"""Faults of the rows that are kept once for all ranks. They strike the attempt after the one that has staged them."""
+
+ON_DISKS = (FULL_CACHE, FULL_STAGE, READ_ONLY_STAGE, VANISHED_STAGE)
+"""Faults that need a small disk of their own."""
+
+OF_CLOCKS = ("the clock jumps", SKEW)
 KILL_ALL = "all are killed"
+STORM_INT, STORM_TERM = "a storm of SIGINT", "a storm of SIGTERM"
+STORMS = (STORM_INT, STORM_TERM)
 
 PASSING = {
     "the store refuses": [
@@ -98,7 +120,8 @@ class Fault:
     @property
     def stays(self):
         """Whether it goes on until somebody repairs it."""
-        return self.kind in (*FILES, FULL_STAGE) or self.details.get("stays", False)
+        of_stages = (FULL_STAGE, FLIPPED_STAGE, READ_ONLY_STAGE, VANISHED_STAGE)
+        return self.kind in (*FILES, *of_stages) or self.details.get("stays", False)
 
 
 @dataclass(frozen=True)
@@ -144,24 +167,45 @@ class Schedule:
         return any(fault.kind in kinds for one in self.attempts for fault in one.faults)
 
 
+def cheapest(kind, tries, among=12):
+    """Schedules in which a kind has its turn and ranks share the rows, those that take the least work first."""
+    first = KINDS.index(kind)
+    drawn = [draw(first + number * len(KINDS)) for number in range(among)]
+    return sorted(drawn, key=work)[:tries]
+
+
+def work(schedule):
+    """What a schedule costs, in attempts over a small table with one process."""
+    rows = {"short": 0, "medium": 3, "long": 5}[schedule.profile]
+    topologies = [attempt.topology for attempt in schedule.attempts]
+    processes = sum(one.world_size * (1 + one.workers) for one in topologies)
+    alone = all(one.world_size == 1 for one in topologies)
+    return rows * len(topologies) + processes + (100 if alone else 0)
+
+
 def draw(seed):
     """The schedule of a seed."""
     rng = random.Random(f"schedule {seed}")
     kind = KINDS[seed % len(KINDS)]
     place = "store" if kind in REMOTE else "local"
-    if place == "local" and kind not in (*FILES, FULL_STAGE) and rng.random() < 0.15:
+    if kind == SKEW:
+        # A stage below a URL has a lease, one in a folder a lock.
+        place = rng.choice(["local", "store"])
+    if place == "local" and kind not in (*FILES, *OF_STAGES) and rng.random() < 0.15:
         place = "store"
     staged = rng.choice(["order", "window"]) if rng.random() < 0.12 else None
     shuffle = _shuffle(rng, kind)
-    if kind == FULL_STAGE:
+    if kind in OF_STAGES:
         staged = rng.choice(["order", "window", None])
         if staged is None:
             shuffle = {"shuffle": "global", "shuffle_seed": shuffle.get("shuffle_seed", 42)}
-    large = 0.9 if kind in (*OF_READERS, FULL_STAGE) else 0.25
+    large = 0.9 if kind in OF_READERS else 0.25
     profile = "long" if staged or rng.random() < large else "short"
+    if kind in OF_STAGES:
+        profile = "medium"
     remainder = rng.choices(["even", "uneven", "drop", "pad"], [50, 24, 13, 13])[0]
     assignment = "dynamic" if _can_be_dynamic(shuffle, remainder) and rng.random() < 0.5 else "static"  # fmt: skip
-    caches = kind == FULL_CACHE or (place == "store" and rng.random() < 0.3)
+    caches = kind in OF_CACHES or (place == "store" and rng.random() < 0.3)
     schedule = Schedule(
         seed=seed,
         kind=kind,
@@ -217,14 +261,13 @@ def _can_be_dynamic(shuffle, remainder):
 
 def _attempts(rng, kind, profile, place, caches):
     attempts = []
-    if kind == FULL_STAGE:
+    if kind in OF_STAGES:
         first = _fault(rng, rng.choice([KILL_ALL, "a rank is killed"]))
-        attempts = [_attempt(rng, profile, (first,))]
-        attempts.append(_attempt(rng, profile, (Fault(kind, 0.0, {"room": rng.choice([0, 1 << 16, 1 << 20])}),)))  # fmt: skip
+        attempts = [_attempt(rng, profile, (first,)), _staging(rng, kind, profile)]
     else:
         attempts.append(_struck(rng, kind, profile))
-        if attempts[-1].faults[0].stays and rng.random() < 0.75:
-            attempts.append(dataclasses.replace(_attempt(rng, profile), repaired=False))
+    if kind != FULL_STAGE and attempts[-1].faults[0].stays and rng.random() < 0.75:
+        attempts.append(dataclasses.replace(_attempt(rng, profile), repaired=False))
     if rng.random() < 0.4:
         others = [other for other in KINDS if _fits(other, place, caches)]
         opening = Fault(
@@ -237,27 +280,48 @@ def _attempts(rng, kind, profile, place, caches):
     return (*attempts, _attempt(rng, profile))
 
 
+def _staging(rng, kind, profile):
+    """The attempt that a fault of the stages strikes."""
+    if kind == FULL_STAGE:
+        return _attempt(rng, profile, (Fault(kind, 0.0, {"room": rng.choice([0, 1 << 16, 1 << 20])}),))  # fmt: skip
+    fault = _fault(rng, kind)
+    if kind == SKEW:
+        fault = dataclasses.replace(fault, at=0.0)
+        # Whoever builds may be killed meanwhile: the next attempt finds its lease.
+        opening = Fault(
+            KILL_ALL, 0.0, {"opening": rng.uniform(0.2, 1.5), "after": 0.0, "pick": 0.5}
+        )
+        attempt = _attempt(rng, profile, (fault, opening) if rng.random() < 0.3 else (fault,))
+        ranks = dataclasses.replace(attempt.topology, world_size=rng.choice([2, 3]))
+        return dataclasses.replace(attempt, topology=ranks)
+    faults = [dataclasses.replace(fault, at=rng.choice([0.0, 0.0, fault.at]))]
+    if rng.random() < 0.5:
+        faults.append(Fault(KILL_ALL, rng.uniform(fault.at, 0.9), {"after": 0.0}))
+    return _attempt(rng, profile, tuple(faults))
+
+
 def _fits(kind, place, caches):
     """Whether a fault of this kind can strike the table."""
     if kind in FILES:
         return place == "local"
     if kind in REMOTE:
         return place == "store" and (caches or kind in STORE)
-    return kind != FULL_STAGE
+    return kind not in OF_STAGES
 
 
 def _struck(rng, kind, profile):
     """An attempt with a fault; where that does not end it, most often all are killed later."""
     fault = _fault(rng, kind)
     faults = [fault]
-    if "killed" not in kind and rng.random() < (0.9 if kind in FILES else 0.75):
+    ends = "killed" in kind or fault.details.get("manner", "notes") != "notes"
+    if not ends and rng.random() < (0.9 if kind in FILES else 0.75):
         faults.append(Fault(KILL_ALL, rng.uniform(fault.at, 0.9), {"after": 0.0}))
     return _attempt(rng, profile, tuple(faults), kind)
 
 
 def _attempt(rng, profile, faults=(), kind=""):
     # A fault of the storage strikes only readers with data still to read.
-    few = kind in OF_READERS
+    few = kind in (*OF_READERS, *STORMS)
     ranks = rng.choices([1, 2, 3], [5, 3, 1] if few else [3, 4, 3])[0]
     least = 1 if kind in OF_WORKERS else 0
     workers = rng.choices([0, 1, 2], [6, 3, 2] if few else [4, 3, 4])[0]
@@ -283,6 +347,31 @@ def _fault(rng, kind):
     elif kind == NO_MEMORY:
         details |= {"of_worker": rng.random() < 0.5, "room": rng.choice([0, 1 << 18, 1 << 20])}
     elif kind == "the clock jumps":
-        size = rng.choice([90, 5 * 3600, 40 * 86400, 20 * 365 * 86400])
-        details["seconds"] = rng.choice([-1, 1]) * size
+        details["seconds"] = _jump(rng)
+    elif kind == SKEW:
+        # In a folder, and below a URL, whose store refuses a difference of more than a quarter of an hour.
+        details["seconds"] = [0, _jump(rng), _jump(rng)]
+        details["small"] = [0, *(rng.choice([-1, 1]) * rng.randrange(60, 800) for _ in range(2))]
+    elif kind in STORMS:
+        manners = ["raises", "raises once"]
+        details["manner"] = rng.choice(manners if kind == STORM_INT else [*manners, "notes", "notes", "kills"])  # fmt: skip
+        details["of_workers"] = rng.random() < 0.35
+        details["after"] = rng.uniform(0, 0.04)
+        details["seconds"] = round(rng.uniform(0.05, 0.5), 2)
+        details["pause"] = rng.choice([0.0003, 0.001, 0.003])
+    elif kind == FLIPPED_STAGE:
+        # Seen by the time of the file; or a disk that rots, and a file that was verified long ago.
+        details |= {"rots": rng.random() < 0.5, "place": rng.random(), "bit": rng.randrange(8)}
+    elif kind == READ_ONLY_STAGE:
+        details["holds_it"] = rng.random() < 0.5
+    elif kind == VANISHED_STAGE:
+        details["leaves"] = rng.choice(["nothing", "nothing", "a file", "a read-only folder"])
+    elif kind == FLIPPED_CACHE:
+        details["share"] = rng.choice([0.2, 1.0])
     return Fault(kind, at, details)
+
+
+def _jump(rng):
+    """Seconds by which a clock is wrong."""
+    size = rng.choice([90, 5 * 3600, 40 * 86400, 20 * 365 * 86400])
+    return rng.choice([-1, 1]) * size

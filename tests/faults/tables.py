@@ -26,7 +26,7 @@ _TEXT_REPEATS = 20
 
 @dataclass(frozen=True)
 class Profile:
-    """The size of a table: many small batches, or more rows than a loader reads ahead."""
+    """The size of a table."""
 
     rows: int
     files: int
@@ -40,6 +40,10 @@ PROFILES = {
     "short": Profile(4_000, 5, 60, True, (16, 25, 32, 40, 64)),
     # A loader has up to 65,536 rows ready ahead of the training loop: what happens to storage meets the rest.
     "long": Profile(400_000, 8, 5_000, False, (1_000, 1_500, 2_048, 3_000)),
+    # What is staged is written and read in whole, so it is no larger than it must be for eight splits of each rank.
+    "medium": Profile(240_000, 8, 3_000, False, (600, 1_000, 1_500, 2_048)),
+    # An epoch of a hundred runs.
+    "many runs": Profile(40_000, 8, 500, False, (16, 32, 48, 64, 100)),
 }
 
 FORMATS = ("parquet", "csv", "json", "orc", "arrow")

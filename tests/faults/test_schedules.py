@@ -13,7 +13,8 @@ from . import report
 from .planted import BUGS
 from .schedule import KINDS, draw
 
-pytestmark = [pytest.mark.servers, pytest.mark.slow]
+# The run of all schedules is a fixture, which counts as a part of the first test.
+pytestmark = [pytest.mark.servers, pytest.mark.slow, pytest.mark.timeout(960)]
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -29,7 +30,8 @@ FOUND_BY = {
 def outcome(tmp_path_factory):
     """The record of a short run, and its verdicts."""
     folder = tmp_path_factory.mktemp("faults")
-    command = [sys.executable, "-m", "tests.faults", "--each", "--json", folder / "verdicts"]
+    command = [sys.executable, "-m", "tests.faults", "--each", "--resumes", "5:1", "--lanes", "3"]
+    command += ["--json", folder / "verdicts"]
     for bug, seed in FOUND_BY.items():
         command += ["--try", f"{seed}:{bug}"]
     paths = os.pathsep.join(path for path in sys.path if path)
@@ -53,6 +55,13 @@ def test_each_row_is_delivered_once(outcome):
     # A schedule may strike with several kinds, after which those need none of their own.
     assert record["schedules"] >= (len(KINDS) - len(record["lacking"])) / 2
     assert record["rows"] > 1_000_000
+
+
+def test_an_epoch_of_many_runs_delivers_each_row_once(outcome):
+    (row,) = outcome[0]["resumes"]
+    assert row["violations"] == 0
+    assert row["resumes"] == 5
+    assert row["topologies"] >= 4
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.replace(" ", "-"))

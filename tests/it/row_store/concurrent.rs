@@ -59,7 +59,8 @@ fn a_failed_query_leaves_nothing() {
     assert_eq!(error.kind(), ErrorKind::Data, "{error}");
     let left: Vec<_> =
         fs::read_dir(&root).unwrap().map(|entry| entry.unwrap().file_name()).collect();
-    assert!(left.iter().all(|name| name.to_string_lossy().ends_with(".lock")), "{left:?}");
+    let is_lock = |name: &str| name.ends_with(".lock") || name.ends_with(".use");
+    assert!(left.iter().all(|name| is_lock(&name.to_string_lossy())), "{left:?}");
 }
 
 #[test]

@@ -19,9 +19,9 @@ import pytest
 
 import support
 
-pytestmark = pytest.mark.slow
-
 LONG = bool(os.environ.get("TENSORQUERY_LONG_LEAKS"))
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3900 if LONG else 300)]
 
 PROGRAM = Path(__file__).parents[1] / "helpers" / "leaks.py"
 

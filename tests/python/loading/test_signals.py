@@ -11,14 +11,16 @@ import pytest
 import tensorquery as tq
 from strikes import BATCH, struck, struck_epochs
 
+LONG = bool(os.environ.get("TENSORQUERY_LONG_SIGNALS"))
+"""Whether to strike twenty times as often: `make test-signals`."""
+
 pytestmark = [
     # A signal that is heard in a finaliser is printed, and goes no further: Python says so.
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+    pytest.mark.timeout(1800 if LONG else 300),
 ]
 
 ROWS = 20_000
-LONG = bool(os.environ.get("TENSORQUERY_LONG_SIGNALS"))
-"""Whether to strike thousands of times in each form: `make test-signals`."""
 
 
 @pytest.fixture(scope="module")

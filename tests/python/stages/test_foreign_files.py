@@ -1,5 +1,6 @@
 """Whatever a user keeps where stages lie stays: only what is provably ours is removed or trusted, and no link is followed."""
 
+import fcntl
 import gc
 import json
 import os
@@ -80,6 +81,8 @@ def test_in_the_place_of_rows_only_old_stages_of_ours_go(session, tmp_path, monk
     links = [rows / f"3-{KEY}", rows / f"{FINGERPRINT}.13-0.partial", rows / mixed / "rows-9.arrow"]
     for link in links:
         link.symlink_to(outside if link.parent == rows else outside / "rows-0.arrow")
+    # Loaders that are still there use their stages.
+    gc.collect()
     age(place)
     fresh = put(rows / f"{FINGERPRINT}.14-0.partial/rows-0.arrow", "half")
     assert loaded(session, shuffle="global") == list(range(ROWS))
@@ -233,13 +236,34 @@ def test_the_default_folder_is_ones_own(tmp_path, harm):
     assert not list(outside.iterdir())
 
 
-def test_old_stages_go_by_age_alone(session, tmp_path, monkeypatch):
+def test_old_stages_go_by_age_unless_they_are_in_use(session, tmp_path, monkeypatch):
+    """A training takes longer than three days, and its workers open the stage in each epoch."""
     monkeypatch.setenv("TENSORQUERY_STAGES", str(tmp_path))
-    assert loaded(session, "SELECT x FROM t WHERE x < 10", shuffle="global") == list(range(10))
+    loader, _ = tq.create_dataloader(
+        "SELECT x FROM t WHERE x < 10", session=session, shuffle="global"
+    )
+    assert sum(len(batch["x"]) for batch in loader) == 10
     rows = tmp_path / "rows"
     (name,) = stages_of(rows)
     assert _core.Stage.forget_old(rows, "", 3600) == 0
     age(tmp_path)
+    assert _core.Stage.forget_old(rows, "", 3600) == 0
+    del loader, _
+    gc.collect()
+    age(tmp_path)
     assert _core.Stage.forget_old(rows, name, 3600) == 0
     assert _core.Stage.forget_old(rows, "", 3600) == 1
     assert list(Path(rows).iterdir()) == []
+
+
+def test_a_stage_that_a_process_writes_stays_whatever_its_clock_says(tmp_path):
+    """Another process, whose clock is years ahead, takes a folder of this moment for an old one."""
+    name = f"1-{7:064x}"
+    half = put(tmp_path / f"{name}.12-0.partial" / "rows-0.arrow")
+    age(tmp_path)
+    with open(tmp_path / f"{name}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert _core.Stage.forget_old(tmp_path, "", 3600) == 0
+        assert half.exists()
+    assert _core.Stage.forget_old(tmp_path, "", 3600) == 1
+    assert list(tmp_path.iterdir()) == []
