@@ -7,11 +7,14 @@
 //! Gregorian calendar, as stored: dates before 1582-10-15 from a writer with the hybrid calendar
 //! (Hive, Spark 2) are not moved.
 
+mod chunks;
+mod declared;
 mod discover;
 mod footer;
 mod rle;
 mod source;
 mod statistics;
+mod streams;
 mod stripe;
 mod timestamps;
 mod types;

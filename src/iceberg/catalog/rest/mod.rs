@@ -8,7 +8,7 @@ mod trust;
 
 pub(super) use client::RestClient;
 pub(super) use http::{
-    ANSWER, CONNECT_TIMEOUT, TIMEOUT, Tries, encode, is_passing, plain, unreachable,
+    CONNECT_TIMEOUT, TIMEOUT, Tries, encode, is_passing, plain, unreachable,
 };
 pub(super) use table::{RestRefresh, RestTable};
 pub(super) use trust::TRUSTED_ORIGINS;
