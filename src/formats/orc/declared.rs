@@ -104,13 +104,7 @@ impl Streams<'_> {
     }
 
     /// How many items the lists of a column have.
-    fn items(
-        &self,
-        number: usize,
-        parts: &[&OrcType],
-        count: u64,
-        chunks: &Chunks,
-    ) -> Result<u64> {
+    fn items(&self, number: usize, parts: &[&OrcType], count: u64, chunks: &Chunks) -> Result<u64> {
         let mut below: Vec<usize> = parts.iter().flat_map(|part| part.all_indices()).collect();
         below.sort_unstable();
         let is_below = |column: u64| below.binary_search(&(column as usize)).is_ok();

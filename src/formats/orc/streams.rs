@@ -124,7 +124,9 @@ impl StripeFooter {
 
     /// Returns true if integers of a type are encoded by version 2.
     pub(super) fn is_second(&self, column: usize) -> bool {
-        self.encodings.get(column).is_some_and(|encoding| matches!(encoding.kind, DIRECT_V2 | DICTIONARY_V2))
+        self.encodings
+            .get(column)
+            .is_some_and(|encoding| matches!(encoding.kind, DIRECT_V2 | DICTIONARY_V2))
     }
 
     /// Entries of the dictionary of a type; None where its values are stored one by one.

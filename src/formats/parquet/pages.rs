@@ -46,7 +46,8 @@ pub(super) fn check_page(page: &PageHeader) -> Result<(), String> {
     let most = PARQUET_PAGE.unpacked(page.stored);
     if page.declared > most {
         let (stored, declared) = (page.stored, page.declared);
-        let what = format!("a page of {stored} stored bytes says that it becomes {declared} bytes,");
+        let what =
+            format!("a page of {stored} stored bytes says that it becomes {declared} bytes,");
         return Err(PARQUET_PAGE.message(&what, most));
     }
     Ok(())
