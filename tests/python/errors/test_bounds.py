@@ -119,7 +119,8 @@ def test_just_above_a_bound_comes_an_error_that_names_it(files, name):
         with lowered(**{name: most}), pytest.raises(tq.DataError) as caught:
             rows_in(files[kind])
         told = str(caught.value)
-        assert f'bound "{name}" of SECURITY.md' in told and files[kind].name in told, told
+        assert f'bound "{name}" of SECURITY.md' in told
+        assert files[kind].name in told
         assert rows_in(files[kind]) == COUNT
 
 
