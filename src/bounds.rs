@@ -12,7 +12,7 @@ use crate::{Error, ErrorKind, Result};
 /// deflate. What exceeds it repeats itself throughout.
 const TIMES: u64 = 1024;
 
-/// No unit becomes larger than so many times its bound.
+/// No unit becomes larger than so many times its bound, or its stored bytes if they are more.
 const BEYOND: u64 = 8;
 
 /// The most of something that is read.
@@ -65,10 +65,10 @@ impl Bound {
     }
 
     /// Bytes that a unit of so many stored bytes may become: the bound, or 1,024 times the stored
-    /// bytes up to eight times the bound.
+    /// bytes up to eight times the larger of both.
     pub fn unpacked(&self, stored: u64) -> u64 {
         let most = self.most();
-        stored.saturating_mul(TIMES).clamp(most, most.saturating_mul(BEYOND))
+        stored.saturating_mul(TIMES).clamp(most, most.max(stored).saturating_mul(BEYOND))
     }
 
     /// Refuses more than the bound; `what` begins the message.
@@ -219,7 +219,8 @@ mod tests {
         let bound = Bound::new("x", 4096, "bytes", "write less");
         assert!(bound.check_unpacked(0, 4096, "it has").is_ok());
         assert!(bound.check_unpacked(5, 5 << 10, "it has").is_ok());
-        assert_eq!(bound.unpacked(1 << 20), 8 * 4096);
+        assert_eq!(bound.unpacked(100), 8 * 4096);
+        assert_eq!(bound.unpacked(1 << 20), 8 << 20);
         let error = bound.check_unpacked(5, (5 << 10) + 1, "it has").unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Data);
         assert_eq!(

@@ -68,7 +68,8 @@ def write(folder, kind):
         case "parquet":
             pq.write_table(ROWS, path)
         case "orc":
-            pa.orc.write_table(ROWS, path, compression="zlib", dictionary_key_size_threshold=0.8)
+            long_name = ROWS.append_column("n" * 5000, ROWS["id"])
+            pa.orc.write_table(long_name, path, compression="zlib")
         case "arrow":
             pa.feather.write_feather(ROWS, str(path), compression="zstd")
         case "csv":
@@ -129,7 +130,7 @@ def test_skipped_files_are_recorded_with_the_bound(tmp_path):
     for number, length in enumerate([1, 1, 100]):
         text = pa.array([f"{number}".ljust(length, "x")] * 100)
         table = pa.table({"id": range(100 * number, 100 * number + 100), "s": text})
-        pa.orc.write_table(table, tmp_path / f"{number}.orc")
+        pa.orc.write_table(table, tmp_path / f"{number}.orc", compression="zlib")
     wide = pa.table({"id": [7], "s": ["7"], **{f"c{n}": [n] for n in range(20)}})
     pa.orc.write_table(wide, tmp_path / "wide.orc")
     with lowered(types=10, orc_values=200), warnings.catch_warnings():
