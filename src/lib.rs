@@ -31,11 +31,13 @@
 //! - `pool`: blocks of memory used again
 //! - `floats`: how floats compare
 //! - `basics`: methods that functions and plan nodes of ours write alike
+//! - `bounds`: the most that data of unknown origin may take
 //! - `error`: the one error type
 
 #[cfg(feature = "ballista")]
 mod ballista;
 mod basics;
+pub mod bounds;
 pub mod catalog;
 mod engine;
 mod error;

@@ -33,10 +33,12 @@ __all__ = [
     "Stage",
     "TensorConverter",
     "__version__",
+    "bounds",
     "clear_stages",
     "end_calls",
     "function_types",
     "list_stages",
+    "lower_bound",
     "merge_batches",
     "narrow",
     "quote_identifier",
@@ -621,6 +623,12 @@ def function_types(input_types: Sequence[Any], return_type: Any) -> tuple[bytes,
 
 def end_calls(patience: float) -> None:
     """Refuse calls of functions from now on, and wait so many seconds for those under way."""
+
+def bounds() -> list[tuple[str, int, str]]:
+    """List the bounds of decoding, in their order: name, number and unit."""
+
+def lower_bound(name: str, most: int | None) -> None:
+    """Lower a bound of decoding for this process, in tests; None gives its number back."""
 
 def set_log_level(level: int) -> None:
     """Ask for what crates say from this level of ``logging`` on; `tensorquery._util.logs.hand_over` gets it."""

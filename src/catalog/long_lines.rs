@@ -9,12 +9,9 @@ use futures::{StreamExt, TryStreamExt};
 use memchr::{memchr_iter, memrchr};
 use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
 
+use crate::bounds::LINE;
 use crate::formats::Compression;
 use crate::{Error, Result};
-
-/// Length limit, in bytes, of the lines from which types are inferred; a decoder takes several
-/// times as much for one.
-const LONGEST: usize = 64 << 20;
 
 /// Looks at the lines that types are inferred from, where one of them may be too long.
 ///
@@ -30,7 +27,7 @@ pub(super) async fn check_lines(
     compression: Compression,
     lines: usize,
 ) -> Result<()> {
-    if compression == Compression::None && meta.size <= LONGEST as u64 {
+    if compression == Compression::None && meta.size <= LINE.most() {
         return Ok(());
     }
     let stored = store.get(&meta.location).await?.into_stream().map_err(DataFusionError::from);
@@ -55,10 +52,13 @@ pub(super) async fn check_lines(
 /// # Errors
 /// `Data` where it is too long.
 pub(super) fn check_length(bytes: usize, what: &str) -> Result<()> {
-    match bytes > LONGEST {
+    let most = LINE.most();
+    match bytes as u64 > most {
         true => Err(Error::data(format!(
-            "a {what} is longer than {} MiB; write one record per line, or say what the file is: format=, compression=",
-            LONGEST >> 20
+            "a {what} is longer than {} MiB (bound {:?} of SECURITY.md); write one record per line, or say what the file is: \
+             format=, compression=",
+            most >> 20,
+            LINE.name()
         ))),
         false => Ok(()),
     }

@@ -13,6 +13,8 @@ use object_store::{ObjectStore, ObjectStoreExt};
 use super::avro_header::{SCHEMA, unlabel_uuids, with_header};
 use super::read::StoredColumns;
 use super::types::arrow_schema;
+use crate::bounds::MANIFEST;
+use crate::formats::avro::vetted;
 use crate::storage::RoutedStore;
 use crate::{Error, Result};
 
@@ -29,7 +31,9 @@ pub async fn read(
     uri: &str,
     columns: StoredColumns<'_>,
 ) -> Result<Vec<RecordBatch>> {
-    let bytes = store.get(&RoutedStore::path_of(uri)?).await?.bytes().await?;
+    let file = store.get(&RoutedStore::path_of(uri)?).await?;
+    MANIFEST.check(file.meta.size, "this Avro file has")?;
+    let bytes = vetted(&file.bytes().await?, 1)?;
     let damaged = |error: apache_avro::Error| {
         Error::data(format!("this is not a readable Avro file: {error}"))
     };

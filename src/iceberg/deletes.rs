@@ -17,6 +17,7 @@ use super::puffin::deletion_vector;
 use super::read::{StoredColumns, read_columns};
 use super::spec::{DeleteFile, DeleteKind, EqualityGroup, LakeSpec};
 use super::types::arrow_schema;
+use crate::bounds::DELETION_VECTOR;
 use crate::formats::Positions;
 use crate::storage::RoutedStore;
 use crate::{Error, Result};
@@ -87,7 +88,11 @@ impl DeleteCache {
         let located = |error: Error| error.with_context("delete file", &file.uri);
         if let DeleteKind::Vector { offset, length } = file.kind {
             let path = RoutedStore::path_of(&file.uri)?;
-            let bytes = store.get_range(&path, offset..offset + length).await?;
+            let end = offset.checked_add(length).ok_or_else(|| {
+                located(Error::data("the deletion vector lies at an impossible place"))
+            })?;
+            DELETION_VECTOR.check(length, "the deletion vector has").map_err(located)?;
+            let bytes = store.get_range(&path, offset..end).await?;
             return Ok(Some(Arc::new(deletion_vector(&bytes, file.records).map_err(located)?)));
         }
         // Of a file that names one data file nobody else asks.

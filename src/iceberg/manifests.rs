@@ -11,12 +11,17 @@ use object_store::{ObjectStore, ObjectStoreExt};
 use tokio::task::JoinHandle;
 
 use super::partition_names::{Sources, sources, with_plain_names};
+use crate::bounds::MANIFEST;
+use crate::formats::avro::vetted;
 use crate::runtime::Runtimes;
 use crate::storage::RoutedStore;
 use crate::{Error, Result};
 
 /// Manifests that are fetched and decoded at the same time.
 const CONCURRENT_MANIFESTS: usize = 16;
+
+/// Items of lists as which an entry counts, by the memory that it takes.
+const ENTRY_ITEMS: u64 = 16;
 
 /// One live entry of a manifest, with the values inherited from the manifest list.
 #[derive(Clone, Debug)]
@@ -100,7 +105,8 @@ pub async fn manifest_list(
             "the manifest list {uri} is encrypted; encrypted tables are not supported"
         )));
     }
-    let bytes = fetch(store, uri).await?;
+    let bytes = vetted(&fetch(store, uri).await?, ENTRY_ITEMS)
+        .map_err(|error| error.with_context("manifest list", uri))?;
     let version = metadata.format_version();
     let list = ManifestList::parse_with_version(&bytes, version).map_err(|e| damaged(uri, e))?;
     Ok(list.consume_entries().into_iter().collect())
@@ -125,6 +131,8 @@ async fn read_manifest(
     let uri = file.manifest_path.clone();
     // Decoding Avro takes the processor, so it goes where decoding goes.
     let task: JoinHandle<Result<Vec<Entry>>> = Runtimes::current()?.cpu().spawn(async move {
+        let bytes = vetted(&bytes, ENTRY_ITEMS)
+            .map_err(|error| error.with_context("manifest", &file.manifest_path))?;
         let renamed = with_plain_names(&bytes, &sources);
         let manifest = Manifest::parse_avro(renamed.as_deref().unwrap_or(&bytes))
             .map_err(|e| damaged(&file.manifest_path, e))?;
@@ -171,6 +179,7 @@ async fn fetch(store: &Arc<dyn ObjectStore>, uri: &str) -> Result<bytes::Bytes> 
         other => Error::from(other).with_context("file", uri),
     };
     let found = store.get(&RoutedStore::path_of(uri)?).await.map_err(missing)?;
+    MANIFEST.check(found.meta.size, &format!("{uri} has"))?;
     Ok(found.bytes().await?)
 }
 

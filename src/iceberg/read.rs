@@ -5,21 +5,23 @@ use std::sync::Arc;
 use arrow::array::ArrayRef;
 use arrow::datatypes::{Schema, SchemaRef};
 use arrow::record_batch::{RecordBatch, RecordBatchOptions};
+use chrono::DateTime;
+use datafusion::datasource::physical_plan::parquet::ParquetFileReaderFactory;
 use datafusion::physical_expr::expressions::Column;
 use datafusion::physical_expr::{PhysicalExpr, projection::ProjectionExpr};
 use datafusion::physical_expr_adapter::PhysicalExprAdapterFactory;
+use datafusion::physical_plan::metrics::ExecutionPlanMetricsSet;
 use futures::TryStreamExt;
-use object_store::ObjectStore;
+use object_store::{ObjectMeta, ObjectStore};
 use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions};
-use parquet::arrow::async_reader::{ParquetObjectReader, ParquetRecordBatchStreamBuilder};
-use parquet::file::metadata::ParquetMetaDataReader;
+use parquet::arrow::async_reader::{AsyncFileReader, ParquetRecordBatchStreamBuilder};
 
 use super::adapt::FieldAdapter;
 use super::rename::ColumnMap;
 use super::spec::{LakeSpec, Storage};
 use super::types::arrow_schema;
-use crate::formats::FooterNames;
+use crate::formats::{CachedFooters, FooterCache};
 use crate::storage::RoutedStore;
 use crate::{Error, Result};
 
@@ -60,15 +62,22 @@ async fn read_parquet(
     size: u64,
     columns: StoredColumns<'_>,
 ) -> Result<Vec<RecordBatch>> {
-    let path = RoutedStore::path_of(uri)?;
-    let mut reader = ParquetObjectReader::new(Arc::clone(store), path).with_file_size(size);
-    let footer = ParquetMetaDataReader::new().load_and_finish(&mut reader, size).await?;
-    let footer = match columns {
-        StoredColumns::Named(_) => footer,
-        StoredColumns::OfTable(spec, _) => {
-            ColumnMap::new(Arc::clone(&spec.schema), spec.mapping.clone()).apply(footer)?
-        }
+    let location = RoutedStore::path_of(uri)?;
+    let last_modified = DateTime::UNIX_EPOCH;
+    let meta = ObjectMeta { location, last_modified, size, e_tag: None, version: None };
+    let cache = match columns {
+        StoredColumns::Named(_) => FooterCache::default(),
+        StoredColumns::OfTable(spec, _) => FooterCache::by_field_id(Arc::new(ColumnMap::new(
+            Arc::clone(&spec.schema),
+            spec.mapping.clone(),
+        ))),
     };
+    // Readers that look at footers and pages before they are decoded.
+    let readers = CachedFooters::new(Arc::clone(store), Arc::new(cache), false);
+    let metrics = ExecutionPlanMetricsSet::new();
+    let mut reader: Box<dyn AsyncFileReader> =
+        readers.create_reader(0, meta.into(), None, &metrics)?;
+    let footer = reader.get_metadata(None).await?;
     let wanted = |name: &str| match columns {
         StoredColumns::Named(names) => names.contains(&name),
         StoredColumns::OfTable(_, names) => names.iter().any(|wanted| wanted == name),
@@ -78,7 +87,7 @@ async fn read_parquet(
     let roots = (0..fields.len()).filter(|root| wanted(fields[*root].name()));
     let mask = ProjectionMask::roots(schema, roots);
     let options = ArrowReaderOptions::new().with_skip_arrow_metadata(true);
-    let metadata = ArrowReaderMetadata::try_new(Arc::new(footer), options)?;
+    let metadata = ArrowReaderMetadata::try_new(Arc::clone(&footer), options)?;
     let rows = ParquetRecordBatchStreamBuilder::new_with_metadata(reader, metadata)
         .with_batch_size(BATCH_ROWS)
         .with_projection(mask)

@@ -2,6 +2,7 @@
 //! the GIL here and nowhere else.
 
 mod arrow;
+mod bounds;
 mod calls;
 mod count;
 mod delivery;
@@ -55,5 +56,7 @@ fn core_module(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(udf::function_types, module)?)?;
     module.add_function(wrap_pyfunction!(calls::end_calls, module)?)?;
     module.add_function(wrap_pyfunction!(logs::set_log_level, module)?)?;
+    module.add_function(wrap_pyfunction!(bounds::bounds, module)?)?;
+    module.add_function(wrap_pyfunction!(bounds::lower_bound, module)?)?;
     tensor::register(module)
 }

@@ -8,16 +8,8 @@ use datafusion::datasource::file_format::file_compression_type::FileCompressionT
 use flate2::read::DeflateDecoder;
 
 use super::wire::damaged;
+use crate::bounds::AVRO_BLOCK;
 use crate::{Error, Result, error::plain_text};
-
-/// A block may become this large in any case, in bytes.
-const ALWAYS: u64 = 64 << 20;
-
-/// No block becomes larger than this, in bytes.
-const NEVER: u64 = 1 << 30;
-
-/// Between these bounds, the highest ratio of a block's size to its stored size.
-const RATIO: u64 = 256;
 
 /// The highest ratio of snappy: three bytes stand for 64.
 const SNAPPY_RATIO: usize = 22;
@@ -101,14 +93,11 @@ impl Codec {
 }
 
 fn limit(stored: usize) -> u64 {
-    (stored as u64).saturating_mul(RATIO).clamp(ALWAYS, NEVER)
+    AVRO_BLOCK.unpacked(stored as u64)
 }
 
 fn too_large(stored: usize, limit: u64) -> Error {
-    damaged(&format!(
-        "a block of {stored} bytes becomes more than {limit} bytes when it is decompressed; write smaller \
-         blocks"
-    ))
+    AVRO_BLOCK.error(&format!("a block of {stored} bytes becomes"), limit)
 }
 
 /// Decompresses snappy's raw form, followed by four bytes of the result's checksum.

@@ -13,22 +13,26 @@ use super::normal::{normalized, widen_single_unions};
 use super::schema::Shape;
 use super::walk::walk;
 use super::wire::{Cursor, put_long};
+use crate::bounds::AVRO_HEADER;
 use crate::formats::footers::{FooterCache, MemorySize};
 use crate::formats::guard::guarded;
 use crate::formats::units::UnitRange;
 use crate::{Error, ErrorKind, Result, error::plain_text};
 
 /// The first bytes of an object container file.
-const MAGIC: &[u8] = b"Obj\x01";
+pub(super) const MAGIC: &[u8] = b"Obj\x01";
+
+/// The header's key of the schema.
+const SCHEMA: &[u8] = b"avro.schema";
+
+/// The header's key of the codec.
+pub(super) const CODEC: &[u8] = b"avro.codec";
 
 /// Bytes of the marker between blocks.
 pub(super) const SYNC: usize = 16;
 
 /// Bytes asked for in the first request: most headers fit.
 const FIRST: u64 = 64 << 10;
-
-/// Headers of more bytes are taken for damaged.
-const LONGEST: u64 = 64 << 20;
 
 /// Schema, codec and sync marker found in an Avro file's header.
 pub struct AvroHead {
@@ -122,7 +126,8 @@ pub async fn read_avro_head(
     if meta.size == 0 {
         return Err(unreadable("it is empty"));
     }
-    let mut wanted = FIRST;
+    let most = AVRO_HEADER.most();
+    let mut wanted = FIRST.min(most);
     let header = loop {
         let bytes = store.get_range(&meta.location, 0..wanted.min(meta.size)).await?;
         if !bytes.starts_with(MAGIC) {
@@ -134,31 +139,54 @@ pub async fn read_avro_head(
         if wanted >= meta.size {
             return Err(unreadable("it ends within its header; it was cut short"));
         }
-        if wanted >= LONGEST {
-            return Err(unreadable(&format!("its header has more than {LONGEST} bytes")));
+        if wanted >= most {
+            return Err(AVRO_HEADER.exceeded("the header of this Avro file has"));
         }
-        wanted *= 8;
+        wanted = (wanted * 8).min(most);
     };
     let head = Arc::new(head(&header)?);
     cache.avro().put(&meta.location, &head);
     Ok(head)
 }
 
-struct Header {
-    schema: Bytes,
-    codec: Option<Bytes>,
-    sync: [u8; SYNC],
+/// A header as it is written.
+pub(super) struct Header {
+    pub pairs: Vec<(Bytes, Bytes)>,
+    pub sync: [u8; SYNC],
     /// Its length in bytes.
-    length: u64,
+    pub length: u64,
+}
+
+impl Header {
+    /// The value of a key: the last one where there are several.
+    pub fn value(&self, key: &[u8]) -> Option<&Bytes> {
+        self.pairs.iter().rev().find(|(known, _)| known == key).map(|(_, value)| value)
+    }
+
+    /// The schema.
+    ///
+    /// # Errors
+    /// `Data` where there is none.
+    pub fn schema(&self) -> Result<&Bytes> {
+        self.value(SCHEMA).ok_or_else(|| unreadable("its header has no schema"))
+    }
+
+    /// The codec of its blocks.
+    ///
+    /// # Errors
+    /// `Data` where it is not known.
+    pub fn codec(&self) -> Result<Codec> {
+        Codec::of(self.value(CODEC).map(Bytes::as_ref))
+    }
 }
 
 /// The header at the beginning of `bytes`; None where more of them are needed.
-fn parse(bytes: &Bytes) -> Result<Option<Header>> {
+pub(super) fn parse(bytes: &Bytes) -> Result<Option<Header>> {
     let mut cursor = Cursor::new(bytes);
     if cursor.take(MAGIC.len()).is_none() {
         return Ok(None);
     }
-    let (mut schema, mut codec) = (None, None);
+    let mut pairs = Vec::new();
     loop {
         let Some(mut count) = cursor.long()? else { return Ok(None) };
         if count == 0 {
@@ -174,18 +202,13 @@ fn parse(bytes: &Bytes) -> Result<Option<Header>> {
             let (Some(key), Some(value)) = (sized(&mut cursor)?, sized(&mut cursor)?) else {
                 return Ok(None);
             };
-            match key {
-                b"avro.schema" => schema = Some(bytes.slice_ref(value)),
-                b"avro.codec" => codec = Some(bytes.slice_ref(value)),
-                _ => {}
-            }
+            pairs.push((bytes.slice_ref(key), bytes.slice_ref(value)));
         }
     }
     let Some(sync) = cursor.take(SYNC) else { return Ok(None) };
-    let schema = schema.ok_or_else(|| unreadable("its header has no schema"))?;
     let sync = <[u8; SYNC]>::try_from(sync).map_err(|_| unreadable("its header is damaged"))?;
     let length = (bytes.len() - cursor.left()) as u64;
-    Ok(Some(Header { schema, codec, sync, length }))
+    Ok(Some(Header { pairs, sync, length }))
 }
 
 fn sized<'a>(cursor: &mut Cursor<'a>) -> Result<Option<&'a [u8]>> {
@@ -197,8 +220,8 @@ fn sized<'a>(cursor: &mut Cursor<'a>) -> Result<Option<&'a [u8]>> {
 }
 
 fn head(header: &Header) -> Result<AvroHead> {
-    let codec = Codec::of(header.codec.as_deref())?;
-    let mut schema = normalized(&header.schema)?;
+    let codec = header.codec()?;
+    let mut schema = normalized(header.schema()?)?;
     let shape = Shape::of(&schema, "")?;
     if shape.takes_nothing() {
         return Err(Error::new(
@@ -210,9 +233,9 @@ fn head(header: &Header) -> Result<AvroHead> {
     let text = schema.to_string();
     let mut plain = MAGIC.to_vec();
     put_long(&mut plain, 1);
-    for part in ["avro.schema", text.as_str()] {
+    for part in [SCHEMA, text.as_bytes()] {
         put_long(&mut plain, part.len() as i64);
-        plain.extend_from_slice(part.as_bytes());
+        plain.extend_from_slice(part);
     }
     put_long(&mut plain, 0);
     plain.extend_from_slice(&header.sync);

@@ -13,6 +13,7 @@ mod normal;
 mod read;
 mod schema;
 mod walk;
+mod whole;
 mod wire;
 
 use std::sync::Arc;
@@ -25,6 +26,7 @@ use object_store::{ObjectMeta, ObjectStore};
 
 pub(super) use discover::discover;
 pub use head::{AvroHead, read_avro_head};
+pub use whole::vetted;
 
 use super::footers::FooterCache;
 use super::source::{ColumnRead, RowSource, UnitFormat};

@@ -6,10 +6,8 @@ use std::collections::HashMap;
 
 use serde_json::{Map, Value, json};
 
+use crate::bounds::{LEVELS, TYPES, check_json};
 use crate::{Error, ErrorKind, Result};
-
-/// Types in a schema, at most: references to references multiply.
-const MOST_TYPES: usize = 20_000;
 
 /// Names of types that are not references.
 const PRIMITIVES: [&str; 8] =
@@ -22,6 +20,7 @@ const PRIMITIVES: [&str; 8] =
 /// `Data` where it is no valid schema, or no record; `UnsupportedType` for a type that refers to
 /// itself, naming the column.
 pub(super) fn normalized(text: &[u8]) -> Result<Value> {
+    check_json(text)?;
     let schema: Value = serde_json::from_slice(text)
         .map_err(|error| Error::data(format!("the Avro schema is no JSON: {error}")))?;
     if schema.get("type").and_then(Value::as_str) != Some("record") {
@@ -30,7 +29,7 @@ pub(super) fn normalized(text: &[u8]) -> Result<Value> {
              record",
         ));
     }
-    let mut names = Names { known: HashMap::new(), open: Vec::new(), types: 0 };
+    let mut names = Names { known: HashMap::new(), open: Vec::new(), types: 0, levels: 0 };
     names.resolve(&schema, "", "")
 }
 
@@ -73,13 +72,23 @@ struct Names {
     known: HashMap<String, Value>,
     /// Full names of the types that are being resolved.
     open: Vec<String>,
-    types: usize,
+    /// Types so far: references to references multiply.
+    types: u64,
+    /// Types around the one that is being resolved, itself included.
+    levels: u64,
 }
 
 impl Names {
     /// `schema` normalized. `column` names the top-level column it belongs to.
     fn resolve(&mut self, schema: &Value, namespace: &str, column: &str) -> Result<Value> {
-        self.count(1)?;
+        self.levels += 1;
+        self.count(1, 0)?;
+        let resolved = self.resolve_inner(schema, namespace, column);
+        self.levels -= 1;
+        resolved
+    }
+
+    fn resolve_inner(&mut self, schema: &Value, namespace: &str, column: &str) -> Result<Value> {
         match schema {
             Value::String(name) if PRIMITIVES.contains(&name.as_str()) => Ok(schema.clone()),
             Value::String(name) => self.reference(name, namespace, column),
@@ -203,19 +212,18 @@ impl Names {
                 ));
             }
             if let Some(known) = self.known.get(full).cloned() {
-                self.count(types_in(&known))?;
+                let (types, levels) = size_of(&known);
+                self.count(types, levels)?;
                 return Ok(known);
             }
         }
         Err(invalid(column, &format!("the type {full:?} is not defined before it is used")))
     }
 
-    fn count(&mut self, types: usize) -> Result<()> {
+    fn count(&mut self, types: u64, levels: u64) -> Result<()> {
         self.types += types;
-        match self.types > MOST_TYPES {
-            true => Err(Error::data(format!("the Avro schema has more than {MOST_TYPES} types"))),
-            false => Ok(()),
-        }
+        TYPES.check(self.types, "the Avro schema has")?;
+        LEVELS.check(self.levels + levels, "a type of the Avro schema has")
     }
 }
 
@@ -260,11 +268,18 @@ fn can_be_decimal(object: &Map<String, Value>, kind: &str) -> bool {
     precision > 0 && fits && scale.is_some_and(|scale| scale <= precision)
 }
 
-fn types_in(schema: &Value) -> usize {
+/// The types in a normalized schema, and its levels.
+fn size_of(schema: &Value) -> (u64, u64) {
+    let sum = |parts: &mut dyn Iterator<Item = &Value>| {
+        parts.map(size_of).fold((0, 0), |all, one| (all.0 + one.0, all.1.max(one.1)))
+    };
     match schema {
-        Value::Array(all) => all.iter().map(types_in).sum(),
-        Value::Object(object) => 1 + object.values().map(types_in).sum::<usize>(),
-        _ => 0,
+        Value::Array(all) => sum(&mut all.iter()),
+        Value::Object(object) => {
+            let (types, levels) = sum(&mut object.values());
+            (types + 1, levels + 1)
+        }
+        _ => (0, 0),
     }
 }
 

@@ -34,13 +34,25 @@ impl Shape {
     /// `Data` if it is invalid; `UnsupportedType` for a type that takes no bytes and is not null,
     /// naming the column.
     pub fn of(schema: &Value, column: &str) -> Result<Self> {
+        Self::build(schema, column, true)
+    }
+
+    /// The shape of a normalized schema whose values may take no bytes, but for items of lists.
+    ///
+    /// # Errors
+    /// As [`of`](Self::of).
+    pub fn of_any(schema: &Value) -> Result<Self> {
+        Self::build(schema, "", false)
+    }
+
+    fn build(schema: &Value, column: &str, strict: bool) -> Result<Self> {
         let kind = match schema {
             Value::String(kind) => kind.as_str(),
             Value::Array(branches) => {
                 if branches.is_empty() {
                     return Err(invalid(column, "a union has no branches"));
                 }
-                let branches = branches.iter().map(|branch| Self::of(branch, column));
+                let branches = branches.iter().map(|branch| Self::build(branch, column, strict));
                 return branches.collect::<Result<_>>().map(Self::Union);
             }
             other => other["type"].as_str().unwrap_or_default(),
@@ -55,26 +67,27 @@ impl Shape {
             "bytes" => Self::Bytes,
             "string" => Self::Text,
             "fixed" => match schema["size"].as_u64().unwrap_or_default() {
-                0 => return Err(no_bytes(column, "holds a fixed of size 0")),
+                0 if strict => return Err(no_bytes(column, "holds a fixed of size 0")),
                 size => Self::Fixed(size as usize),
             },
             "enum" => Self::Enum(schema["symbols"].as_array().map_or(0, Vec::len)),
             "array" => {
-                let item = Self::of(&schema["items"], column)?;
+                let item = Self::build(&schema["items"], column, strict)?;
                 if item.takes_nothing() {
                     return Err(no_bytes(column, "is a list of items that take no bytes"));
                 }
                 Self::Array(Box::new(item))
             }
-            "map" => Self::Map(Box::new(Self::of(&schema["values"], column)?)),
+            "map" => Self::Map(Box::new(Self::build(&schema["values"], column, strict)?)),
             "record" => {
                 let fields = schema["fields"].as_array().map(Vec::as_slice).unwrap_or_default();
-                if fields.is_empty() && !column.is_empty() {
+                if strict && fields.is_empty() && !column.is_empty() {
                     return Err(no_bytes(column, "holds a record without fields"));
                 }
                 let shapes = fields.iter().map(|field| {
                     let name = field["name"].as_str().unwrap_or_default();
-                    Self::of(&field["type"], if column.is_empty() { name } else { column })
+                    let of = if column.is_empty() { name } else { column };
+                    Self::build(&field["type"], of, strict)
                 });
                 Self::Record(shapes.collect::<Result<_>>()?)
             }
@@ -85,23 +98,24 @@ impl Shape {
     /// Returns true if values take no bytes at all, so that any number of them fits anywhere.
     pub fn takes_nothing(&self) -> bool {
         match self {
-            Self::Null => true,
+            Self::Null | Self::Fixed(0) => true,
             Self::Record(fields) => fields.iter().all(Self::takes_nothing),
             _ => false,
         }
     }
 
-    /// Checks that `count` values fill `bytes` exactly.
+    /// Checks that `count` values fill `bytes` exactly; returns how many items their lists and maps
+    /// have together.
     ///
     /// # Errors
     /// `Data` where they do not, or one of them is impossible.
-    pub fn check(&self, bytes: &[u8], count: u64) -> Result<()> {
+    pub fn check(&self, bytes: &[u8], count: u64) -> Result<u64> {
         let mut cursor = Cursor::new(bytes);
         for _ in 0..count {
             self.pass(&mut cursor)?;
         }
         match cursor.left() {
-            0 => Ok(()),
+            0 => Ok(cursor.items),
             left => {
                 Err(damaged(&format!("{left} bytes are left behind the {count} rows of a block")))
             }
@@ -193,6 +207,7 @@ fn items<'a>(
         for _ in 0..count.unsigned_abs() {
             pass(cursor)?;
         }
+        cursor.items += count.unsigned_abs();
         if bytes.is_some_and(|bytes| bytes != (before - cursor.left()) as i64) {
             return Err(damaged("the items of a list take other bytes than it says"));
         }

@@ -9,6 +9,7 @@ use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
 
 use super::head::SYNC;
 use super::wire::{Cursor, LONGEST, damaged};
+use crate::bounds::ROWS;
 use crate::formats::units::UnitRange;
 use crate::{Error, Result};
 
@@ -25,9 +26,6 @@ const SMALL_WINDOW: u64 = 4 << 10;
 
 /// Bytes of a request where blocks are small.
 const LARGE_WINDOW: u64 = 4 << 20;
-
-/// Rows of a block, at most: beyond it a number is taken for damage.
-const MAX_ROWS: i64 = i32::MAX as i64;
 
 /// The header of a block.
 #[derive(Clone, Copy, Debug)]
@@ -49,15 +47,13 @@ impl BlockHead {
         let (Some(rows), Some(size)) = (cursor.long()?, cursor.long()?) else {
             return Err(cut_short());
         };
-        if !(0..=MAX_ROWS).contains(&rows) {
-            return Err(damaged(&format!(
-                "a block says that it has {rows} rows; at most {MAX_ROWS} are read"
-            )));
-        }
+        let rows = u64::try_from(rows)
+            .map_err(|_| damaged(&format!("a block says that it has {rows} rows")))?;
+        ROWS.check(rows, &format!("a block says that it has {rows} rows,"))?;
         let size = u64::try_from(size)
             .map_err(|_| damaged(&format!("a block says that it has {size} bytes")))?;
         let length = (bytes.len() - cursor.left()) as u64;
-        Ok(Self { rows: rows as u64, bytes: size, length })
+        Ok(Self { rows, bytes: size, length })
     }
 
     /// The whole block, marker included, in bytes.

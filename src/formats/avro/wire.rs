@@ -9,11 +9,13 @@ pub(super) const LONGEST: usize = 10;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cursor<'a> {
     rest: &'a [u8],
+    /// Items of lists that were passed over.
+    pub items: u64,
 }
 
 impl<'a> Cursor<'a> {
     pub fn new(bytes: &'a [u8]) -> Self {
-        Self { rest: bytes }
+        Self { rest: bytes, items: 0 }
     }
 
     /// Bytes that are left.

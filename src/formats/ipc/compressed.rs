@@ -12,9 +12,6 @@ const LZ4_RATIO: u64 = 255;
 /// The highest ratio of zstd: a block of four bytes stands for 128 KiB.
 const ZSTD_RATIO: u64 = 32 << 10;
 
-/// The most that a zstd frame which does not say its length may become, in bytes.
-const UNKNOWN_ZSTD: u64 = 1 << 30;
-
 /// The first bytes of a zstd frame.
 const ZSTD_MAGIC: [u8; 4] = 0xfd2f_b528_u32.to_le_bytes();
 
@@ -25,13 +22,13 @@ pub(super) enum Codec {
     Zstd,
 }
 
-/// Checks the length that a compressed buffer says it has.
+/// The length that a compressed buffer says it has.
 ///
 /// # Errors
 /// `Data` where these bytes cannot become that many.
-pub(super) fn check(codec: Codec, buffer: &[u8]) -> Result<()> {
+pub(super) fn check(codec: Codec, buffer: &[u8]) -> Result<u64> {
     if buffer.is_empty() {
-        return Ok(());
+        return Ok(0);
     }
     let Some((prefix, frame)) = buffer.split_first_chunk::<8>() else {
         return Err(Error::data(format!(
@@ -40,24 +37,24 @@ pub(super) fn check(codec: Codec, buffer: &[u8]) -> Result<()> {
         )));
     };
     let said = i64::from_le_bytes(*prefix);
-    if said == NOT_COMPRESSED || said == 0 {
-        return Ok(());
-    }
     let stored = frame.len() as u64;
+    if said == NOT_COMPRESSED {
+        return Ok(stored);
+    }
     let most = match codec {
         Codec::Lz4 => stored.saturating_mul(LZ4_RATIO),
         Codec::Zstd => match zstd_length(frame) {
             Some(length) => length.min(stored.saturating_mul(ZSTD_RATIO)),
-            None => stored.saturating_mul(ZSTD_RATIO).min(UNKNOWN_ZSTD),
+            None => stored.saturating_mul(ZSTD_RATIO),
         },
     };
-    if u64::try_from(said).is_ok_and(|said| said <= most) {
-        return Ok(());
-    }
-    Err(Error::data(format!(
-        "a compressed buffer of {} bytes says that it becomes {said} bytes, which it cannot",
-        buffer.len()
-    )))
+    let said_bytes = u64::try_from(said).ok().filter(|said| *said <= most);
+    said_bytes.ok_or_else(|| {
+        Error::data(format!(
+            "a compressed buffer of {} bytes says that it becomes {said} bytes, which it cannot",
+            buffer.len()
+        ))
+    })
 }
 
 /// The length of the content that a zstd frame says in its header, where it does.

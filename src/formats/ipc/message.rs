@@ -10,14 +10,12 @@ use arrow::ipc::{
 };
 
 use super::compressed::{self, Codec};
+use crate::bounds::{IPC_BATCH, ROWS};
 use crate::error::plain_text;
 use crate::{Error, ErrorKind, Result};
 
 /// The marker before a message's metadata since version 0.15 of Arrow.
 pub(super) const CONTINUATION: [u8; 4] = [0xff; 4];
-
-/// Rows of a record batch, at most: nothing in a batch of null columns proves more.
-const MAX_ROWS: i64 = i32::MAX as i64;
 
 /// The kind of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,13 +89,10 @@ impl<'a> Message<'a> {
             ));
         }
         let batch = self.batch()?;
-        if !(0..=MAX_ROWS).contains(&batch.length()) {
-            return Err(damaged(&format!(
-                "a record batch says that it has {} rows; at most {MAX_ROWS} are read",
-                batch.length()
-            )));
-        }
-        self.rows = batch.length() as u64;
+        let rows = batch.length();
+        let says = format!("a record batch says that it has {rows} rows");
+        self.rows = u64::try_from(rows).map_err(|_| damaged(&says))?;
+        ROWS.check(self.rows, &format!("{says},"))?;
         for node in batch.nodes().iter().flatten() {
             if node.length() < 0 || !(0..=node.length()).contains(&node.null_count()) {
                 return Err(damaged(&format!(
@@ -134,20 +129,24 @@ impl<'a> Message<'a> {
         batch.ok_or_else(|| damaged("a message lacks its record batch"))
     }
 
-    /// Checks the lengths that compressed buffers say they have.
+    /// Checks the lengths that compressed buffers say they have, each and together.
     ///
     /// # Errors
-    /// `Data` where they cannot be true. `body` must be as long as the message says.
+    /// `Data` where they cannot be true, or are more than is read. `body` must be as long as the
+    /// message says.
     pub fn check_body(&self, body: &[u8], wanted: Option<&[Range<u64>]>) -> Result<()> {
         let Some(codec) = self.codec else { return Ok(()) };
+        let (mut stored, mut unpacked) = (0, 0_u64);
+        let mut check = |range: &Range<u64>| -> Result<()> {
+            let buffer = &body[range.start as usize..range.end as usize];
+            stored += buffer.len() as u64;
+            unpacked = unpacked.saturating_add(compressed::check(codec, buffer)?);
+            let what = format!("the buffers of a record batch become {unpacked} bytes,");
+            IPC_BATCH.check_unpacked(stored, unpacked, &what)
+        };
         match wanted {
-            Some(wanted) => wanted.iter().try_for_each(|range| {
-                compressed::check(codec, &body[range.start as usize..range.end as usize])
-            }),
-            None => buffers(&self.batch()?).try_for_each(|range| {
-                let range = range?;
-                compressed::check(codec, &body[range.start as usize..range.end as usize])
-            }),
+            Some(wanted) => wanted.iter().try_for_each(check),
+            None => buffers(&self.batch()?).try_for_each(|range| check(&range?)),
         }
     }
 

@@ -8,7 +8,7 @@ use orc_rust::projection::ProjectionMask;
 
 use super::footer::{OrcFooter, read_orc_footer};
 use super::statistics::kept_stripes;
-use super::stripe::StripeFooter;
+use super::streams::StripeFooter;
 use crate::formats::UnitKind;
 use crate::formats::discover::{FileSplits, ScanRequest, SplitTarget};
 use crate::formats::files::TableFiles;

@@ -1,20 +1,23 @@
 //! The end of an ORC file: schema, stripes and statistics, read once per file and process.
 
+use std::collections::HashSet;
 use std::fmt;
-use std::io::{self, Read};
-use std::sync::{Arc, OnceLock};
+use std::io::Read;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use arrow::datatypes::{Fields, Schema, SchemaRef};
-use bytes::{Buf, Bytes, BytesMut};
+use bytes::{Bytes, BytesMut};
 use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
 use orc_rust::compression::{Compression, Decompressor};
 use orc_rust::error::OrcError;
-use orc_rust::reader::ChunkReader;
 use orc_rust::reader::metadata::{FileMetadata, read_metadata};
 use orc_rust::schema::{DataType as OrcType, RootDataType};
 
-use super::types::{TypeAttributes, arrow_schema, read_type};
-use super::wire::fields;
+use super::chunks::{Codec, Unpacked};
+use super::timestamps::framed;
+use super::types::{STRUCT, TypeAttributes, TypeTree, arrow_schema};
+use super::wire::{Value, fields, put};
+use crate::bounds::{Bound, ORC_CHUNK, ORC_PARTS, ORC_SECTION, ROWS};
 use crate::formats::footers::{FooterCache, MemorySize};
 use crate::formats::guard::guarded;
 use crate::formats::units::UnitRange;
@@ -27,12 +30,25 @@ const TAIL_HINT: u64 = 64 << 10;
 /// The last kind of compression that is known here (zstd); later ones would be taken for none.
 const LAST_COMPRESSION: u64 = 5;
 
+/// Bytes of a chunk where the postscript does not say them.
+const DEFAULT_BLOCK: u64 = 256 << 10;
+
+/// The footer's field of types.
+const TYPES_FIELD: u64 = 4;
+
+/// The fields of the footer that the decoder gets: lengths, stripes, types, rows, and the rows of
+/// an entry of the index.
+const KEPT_FIELDS: [u64; 6] = [1, 2, 3, TYPES_FIELD, 6, 8];
+
 /// The first version of Java's writer whose string statistics are right (HIVE-8732).
 const FIRST_TRUSTED_WRITER: u64 = 1;
 
 /// The decoded end of an ORC file.
 pub struct OrcFooter {
     metadata: FileMetadata,
+    codec: Option<Codec>,
+    /// Bytes that a chunk becomes at most, as the file says.
+    block_size: u64,
     attributes: Vec<TypeAttributes>,
     stripes: Vec<UnitRange>,
     /// The program that wrote the file, by its number in the specification.
@@ -42,6 +58,8 @@ pub struct OrcFooter {
     statistics: Bytes,
     /// Footers of stripes as they were read, compressed as the file is.
     stripe_footers: Vec<OnceLock<Bytes>>,
+    /// Where streams begin whose chunks were counted, and were not too large.
+    counted: Mutex<HashSet<u64>>,
     /// Bytes that this takes, about.
     memory: usize,
 }
@@ -102,7 +120,36 @@ impl OrcFooter {
 
     /// The `Metadata` section, decompressed.
     pub(super) fn statistics(&self) -> Result<Vec<u8>> {
-        self.decompress(self.statistics.clone())
+        self.decompress(self.statistics.clone(), &ORC_SECTION)
+    }
+
+    /// Bytes that the largest chunk of the stream at `start` becomes, at most.
+    ///
+    /// # Errors
+    /// `Data` where a chunk is cut off.
+    pub(super) fn largest_chunk(&self, stream: &Bytes, start: u64) -> Result<u64> {
+        let known = || self.counted.lock().unwrap_or_else(PoisonError::into_inner);
+        let most = Unpacked::most(stream, self.codec)?.largest;
+        Ok(if known().contains(&start) { most.min(self.block_size) } else { most })
+    }
+
+    /// Counts the chunks of a stream for [`largest_chunk`](Self::largest_chunk).
+    ///
+    /// # Errors
+    /// `Data` where one becomes more than the file says.
+    pub(super) fn count_chunks(&self, stream: &Bytes, start: u64) -> Result<()> {
+        if self.codec != Some(Codec::Zlib) {
+            return Ok(());
+        }
+        let largest = Unpacked::counted(stream, self.codec, self.block_size)?.largest;
+        if largest > self.block_size {
+            return Err(Error::data(format!(
+                "the ORC file is damaged: a chunk becomes more than {} bytes, the most that the file says of its chunks",
+                self.block_size
+            )));
+        }
+        self.counted.lock().unwrap_or_else(PoisonError::into_inner).insert(start);
+        Ok(())
     }
 
     /// Where the footer of a stripe is kept once it was read.
@@ -111,8 +158,11 @@ impl OrcFooter {
     }
 
     /// The bytes of a section of the file, decompressed.
-    pub(super) fn decompress(&self, section: Bytes) -> Result<Vec<u8>> {
-        decompress(section, self.metadata.compression())
+    ///
+    /// # Errors
+    /// `Data` where it is damaged, or becomes more than `bound`.
+    pub(super) fn decompress(&self, section: Bytes, bound: &Bound) -> Result<Vec<u8>> {
+        decompress(section, self.codec, self.metadata.compression(), bound)
     }
 }
 
@@ -261,34 +311,57 @@ fn read_postscript(message: &[u8]) -> Result<Postscript> {
 }
 
 fn decode(size: u64, tail: &Tail) -> Result<OrcFooter> {
-    let compression = compression_of(&tail.postscript)?;
+    let postscript = &tail.postscript;
+    let codec = Codec::of(postscript.compression);
+    if codec.is_some() {
+        ORC_CHUNK.check(postscript.block_size.unwrap_or(0), "a chunk of this ORC file becomes")?;
+    }
+    // Only the decoder makes its kind of compression, and only when it reads a footer; so it reads
+    // one without columns first.
+    let mut no_columns = Vec::new();
+    put(&mut no_columns, TYPES_FIELD, Value::Bytes(&[0x08, STRUCT as u8]));
+    let compression = metadata_of(postscript, no_columns)?.compression();
     let end = tail.bytes.len() - tail.postscript_bytes;
-    let footer_start = end - tail.postscript.footer as usize;
-    let message = decompress(tail.bytes.slice(footer_start..end), compression)?;
-    let (mut attributes, mut writer) = (Vec::new(), 0);
+    let footer_start = end - postscript.footer as usize;
+    let section = tail.bytes.slice(footer_start..end);
+    let message = decompress(section, codec, compression, &ORC_SECTION)?;
+    let (mut types, mut writer) = (TypeTree::default(), 0);
+    // The footer as the decoder gets it: statistics and the user's own metadata stay here.
+    let mut kept = Vec::new();
+    let mut parts = 0;
     for field in fields(&message) {
-        match field? {
-            (4, message) => attributes.push(read_type(message.bytes()?, attributes.len())?),
-            (9, number) => writer = number.number()?,
-            (10, encryption) => refuse_encryption(encryption.bytes()?)?,
+        let (number, value) = field?;
+        match number {
+            TYPES_FIELD => parts += types.push(value.bytes()?)?,
+            9 => writer = value.number()?,
+            10 => refuse_encryption(value.bytes()?)?,
             _ => {}
         }
+        parts += 1;
+        ORC_PARTS.check(parts, "the footer of this ORC file has")?;
+        if KEPT_FIELDS.contains(&number) {
+            put(&mut kept, number, value);
+        }
     }
-    let mut reader = TailReader::new(size, tail);
-    let metadata = guarded("ORC", || read_metadata(&mut reader).map_err(|error| decoding(&error)))
+    let attributes = types.finish()?;
+    drop(message);
+    let metadata = metadata_of(postscript, kept)
         .map_err(|error| unreadable("its footer is damaged").with_source(error))?;
     let stripes = stripes(&metadata, size)?;
-    let statistics = match tail.postscript.writer >= FIRST_TRUSTED_WRITER {
+    let statistics = match postscript.writer >= FIRST_TRUSTED_WRITER {
         true => {
-            let start = footer_start - tail.postscript.metadata.unwrap_or(0) as usize;
+            let start = footer_start - postscript.metadata.unwrap_or(0) as usize;
             tail.bytes.slice(start..footer_start)
         }
         false => Bytes::new(),
     };
     Ok(OrcFooter {
         metadata,
+        codec,
+        block_size: postscript.block_size.unwrap_or(DEFAULT_BLOCK),
         attributes,
         stripe_footers: stripes.iter().map(|_| OnceLock::new()).collect(),
+        counted: Mutex::default(),
         stripes,
         writer,
         statistics,
@@ -296,33 +369,40 @@ fn decode(size: u64, tail: &Tail) -> Result<OrcFooter> {
     })
 }
 
-/// The compression of a file's sections. Only `orc-rust` makes one, and only when it reads a
-/// footer; so it reads one without columns here, and the file's own once that was looked at: some
-/// damaged ones would not end.
-fn compression_of(postscript: &Postscript) -> Result<Option<Compression>> {
-    // types: [{kind: STRUCT}]
-    let mut footer = vec![0x22, 2, 0x08, 12];
-    if postscript.compression > 0 {
-        footer.splice(0..0, [(footer.len() << 1 | 1) as u8, 0, 0]);
+/// Metadata as the decoder makes it of a footer: of a file that has nothing else, and that is
+/// compressed as the postscript says.
+fn metadata_of(postscript: &Postscript, footer: Vec<u8>) -> Result<FileMetadata> {
+    let footer = framed(footer, postscript.compression > 0);
+    let mut message = Vec::new();
+    let numbers = [
+        (1, Some(footer.len() as u64)),
+        (2, Some(postscript.compression)),
+        (3, postscript.block_size),
+        (5, Some(0)),
+    ];
+    for (number, value) in numbers {
+        value.into_iter().for_each(|value| put(&mut message, number, Value::Number(value)));
     }
-    let length = footer.len() as u8;
-    let mut message = vec![0x08, length, 0x10, postscript.compression as u8, 0x28, 0];
-    if let Some(mut size) = postscript.block_size {
-        message.push(0x18);
-        while size >= 0x80 {
-            message.push(size as u8 | 0x80);
-            size >>= 7;
-        }
-        message.push(size as u8);
-    }
-    footer.extend_from_slice(&message);
-    footer.push(message.len() as u8);
-    let mut reader = Bytes::from(footer);
-    let metadata = guarded("ORC", || read_metadata(&mut reader).map_err(|error| decoding(&error)))?;
-    Ok(metadata.compression())
+    let length = message.len() as u8;
+    let mut reader = Bytes::from([&footer, message.as_slice(), &[length]].concat());
+    guarded("ORC", || read_metadata(&mut reader).map_err(|error| decoding(&error)))
 }
 
-fn decompress(section: Bytes, compression: Option<Compression>) -> Result<Vec<u8>> {
+/// The bytes of a section of the file, decompressed. Refuses one that becomes more than it may
+/// before it does.
+fn decompress(
+    section: Bytes,
+    codec: Option<Codec>,
+    compression: Option<Compression>,
+    bound: &Bound,
+) -> Result<Vec<u8>> {
+    let stored = section.len() as u64;
+    let allowed = bound.unpacked(stored);
+    let mut becomes = Unpacked::most(&section, codec)?.all;
+    if becomes > allowed {
+        becomes = Unpacked::counted(&section, codec, allowed)?.all;
+    }
+    bound.check_unpacked(stored, becomes, "a part of this ORC file becomes")?;
     guarded("ORC", || {
         let mut bytes = Vec::new();
         Decompressor::new(section, compression, Vec::new())
@@ -378,6 +458,7 @@ fn stripes(metadata: &FileMetadata, size: u64) -> Result<Vec<UnitRange>> {
             )));
         };
         let (rows, offset) = (stripe.number_of_rows(), stripe.offset());
+        ROWS.check(rows, &format!("stripe {number} says that it has {rows} rows,"))?;
         found.push(UnitRange { first_row, rows, offset, bytes });
         first_row = after;
     }
@@ -392,49 +473,6 @@ fn stripes(metadata: &FileMetadata, size: u64) -> Result<Vec<UnitRange>> {
 
 fn unreadable(what: &str) -> Error {
     Error::data(format!("this is not a readable ORC file: {what}"))
-}
-
-/// The tail of a file, in the place that it has in the file.
-struct TailReader {
-    start: u64,
-    bytes: Bytes,
-}
-
-impl TailReader {
-    fn new(size: u64, tail: &Tail) -> Self {
-        let start = size - tail.bytes.len() as u64;
-        if tail.postscript.metadata.is_some() {
-            return Self { start, bytes: tail.bytes.clone() };
-        }
-        // The decoder wants to be told that there are no statistics, which old writers do not say.
-        let (last, before) = tail.bytes.split_last().unwrap_or((&0, &[]));
-        let mut bytes = before.to_vec();
-        bytes.extend_from_slice(&[0x28, 0, last.saturating_add(2)]);
-        Self { start, bytes: bytes.into() }
-    }
-}
-
-impl ChunkReader for TailReader {
-    type T = bytes::buf::Reader<Bytes>;
-
-    fn len(&self) -> u64 {
-        self.start + self.bytes.len() as u64
-    }
-
-    fn get_read(&self, offset: u64) -> io::Result<Self::T> {
-        let length = self.len().saturating_sub(offset);
-        Ok(self.get_bytes(offset, length)?.reader())
-    }
-
-    fn get_bytes(&self, offset: u64, length: u64) -> io::Result<Bytes> {
-        let cut = || io::Error::new(io::ErrorKind::UnexpectedEof, "beyond the end of the file");
-        let from = usize::try_from(offset.checked_sub(self.start).ok_or_else(cut)?);
-        let (Ok(from), Ok(length)) = (from, usize::try_from(length)) else { return Err(cut()) };
-        match from.checked_add(length) {
-            Some(end) if end <= self.bytes.len() => Ok(self.bytes.slice(from..end)),
-            _ => Err(cut()),
-        }
-    }
 }
 
 /// Errors of the decoder by which the table's schema can help.

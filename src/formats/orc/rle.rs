@@ -1,6 +1,7 @@
 //! Run-length encoded integers, as far as [`timestamps`](super::timestamps) must read and write
 //! them itself. Both versions: <https://orc.apache.org/specification/ORCv1/#run-length-encoding>.
 
+use crate::bounds::ORC_VALUES;
 use crate::{Error, Result};
 
 /// How the integers of a stream are encoded.
@@ -24,17 +25,39 @@ const WIDTHS: [u32; 32] = [
 /// All integers of a stream that is not compressed (any more).
 ///
 /// # Errors
-/// `Data` where the stream is cut off.
+/// `Data` where the stream is cut off, or has more integers than are read.
 pub fn decode(stream: &[u8], encoding: Encoding) -> Result<Vec<i64>> {
     let mut reader = Reader { bytes: stream, at: 0, signed: encoding.signed };
     let mut found = Vec::new();
     while reader.at < stream.len() {
-        match encoding.second {
-            true => reader.run(&mut found)?,
-            false => reader.first_run(&mut found)?,
-        }
+        reader.next_run(encoding, &mut found)?;
+        ORC_VALUES.check(found.len() as u64, "a stream of integers has")?;
     }
     Ok(found)
+}
+
+/// The sum of the first `count` integers of such a stream, or of all where there are fewer; what
+/// exceeds `most` ends it.
+///
+/// # Errors
+/// `Data` where one of them is negative.
+pub fn sum(stream: &[u8], encoding: Encoding, count: u64, most: u64) -> Result<u64> {
+    let mut reader = Reader { bytes: stream, at: 0, signed: encoding.signed };
+    let (mut run, mut left, mut sum) = (Vec::new(), count, 0_u64);
+    while left > 0 && sum <= most && reader.at < stream.len() {
+        run.clear();
+        // A stream that is cut off is the decoder's to tell.
+        if reader.next_run(encoding, &mut run).is_err() {
+            break;
+        }
+        for number in run.iter().take(usize::try_from(left).unwrap_or(usize::MAX)) {
+            let number = u64::try_from(*number)
+                .map_err(|_| Error::data("the ORC data are damaged: a length is negative"))?;
+            sum = sum.saturating_add(number);
+        }
+        left = left.saturating_sub(run.len() as u64);
+    }
+    Ok(sum)
 }
 
 /// Integers as a stream that is not compressed: without any repetition found, eight bytes each.
@@ -75,6 +98,13 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
+    fn next_run(&mut self, encoding: Encoding, found: &mut Vec<i64>) -> Result<()> {
+        match encoding.second {
+            true => self.run(found),
+            false => self.first_run(found),
+        }
+    }
+
     fn byte(&mut self) -> Result<u8> {
         let byte = self.bytes.get(self.at).copied().ok_or_else(cut)?;
         self.at += 1;
@@ -252,6 +282,18 @@ mod tests {
         assert_eq!(decode(&[0x61, 0x00, 0x07], first).unwrap(), [7; 100]);
         assert_eq!(decode(&[0xfb, 2, 3, 6, 7, 11], first).unwrap(), [2, 3, 6, 7, 11]);
         assert!(decode(&direct[..5], UNSIGNED).is_err());
+    }
+
+    #[test]
+    fn lengths_are_summed_as_far_as_they_are_read() {
+        // Five times 10,000; then 2, 3, 5, 7 and six others.
+        let runs = [&[0x0a, 0x27, 0x10][..], &[0xc6, 0x09, 0x02, 0x02, 0x22, 0x42, 0x42, 0x46]];
+        let stream = runs.concat();
+        let sum = |count, most| sum(&stream, UNSIGNED, count, most).unwrap();
+        assert_eq!([sum(0, 1 << 20), sum(3, 1 << 20), sum(7, 1 << 20)], [0, 30_000, 50_005]);
+        assert_eq!([sum(100, 1 << 20), sum(100, 40_000)], [50_129, 50_000]);
+        let negative = encode(&[-1], UNSIGNED);
+        assert!(super::sum(&negative, UNSIGNED, 1, 10).is_err());
     }
 
     #[test]

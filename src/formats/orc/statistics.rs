@@ -18,6 +18,7 @@ use orc_rust::schema::DataType as OrcType;
 use super::footer::OrcFooter;
 use super::wire::fields;
 use crate::Result;
+use crate::bounds::ORC_PARTS;
 use crate::prune::{Bounds, ColumnBounds, judge};
 
 /// By stripe, whether a row that the predicate (over the file's own plain schema) keeps may be
@@ -124,6 +125,7 @@ fn read_stripe(message: &[u8], rows: u64, columns: &mut [ColumnStatistics]) -> R
     for field in fields(message) {
         if let (1, statistics) = field? {
             of_types.push(statistics.bytes()?);
+            ORC_PARTS.check(of_types.len() as u64, "the statistics of a stripe have")?;
         }
     }
     for column in columns {

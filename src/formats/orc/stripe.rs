@@ -1,45 +1,37 @@
 //! Stripes: which bytes of one are read, and how they become batches.
 
-use std::collections::HashMap;
-use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 
-use arrow::array::timezone::Tz;
 use arrow::datatypes::{DataType, SchemaRef, TimeUnit};
 use arrow::record_batch::{RecordBatch, RecordBatchOptions};
-use bytes::{Buf, Bytes};
+use bytes::Bytes;
 use futures::stream::{self, BoxStream};
 use futures::{StreamExt, TryStreamExt};
 use object_store::path::Path;
 use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
 use orc_rust::array_decoder::NaiveStripeDecoder;
 use orc_rust::projection::ProjectionMask;
-use orc_rust::reader::ChunkReader;
 use orc_rust::schema::{DataType as OrcType, RootDataType};
 use orc_rust::stripe::Stripe;
 
+use super::declared::Streams;
 use super::footer::{OrcFooter, decoding};
+use super::streams::{Chunks, StripeFooter};
 use super::timestamps::{
     daylight_saving, epoch_in, framed, refuse_far_times, refuse_unknown_offsets, times_of,
     without_negative_nanoseconds, zone_of,
 };
-use super::wire::fields;
+use crate::bounds::ORC_STRIPE;
 use crate::formats::guard::guarded;
 use crate::{Error, Result};
 
 /// Stripes up to this size are read in one request, where most of their columns are wanted or not.
 const SMALL_STRIPE: u64 = 256 << 10;
 
-/// Row indexes and Bloom filters, which are not read.
-const INDEX_STREAMS: [u64; 3] = [6, 7, 8];
-
 /// Kinds of the two streams of a timestamp.
 const SECONDS: u64 = 1;
 const NANOSECONDS: u64 = 5;
-
-/// The encoding of integers by version 2.
-const DIRECT_V2: u64 = 2;
 
 /// The stripes and columns that [`open`] reads from a file, and the way it reads them.
 #[derive(Clone, Debug)]
@@ -195,7 +187,7 @@ impl File {
                     Error::data("the ORC file is damaged: a column lies outside of its stripe")
                 })?;
             if self.projection.root.contains_column_index(stream.column as usize) {
-                match stream.length == 0 || INDEX_STREAMS.contains(&stream.kind) {
+                match stream.length == 0 || stream.is_index() {
                     true => chunks.insert(start..end, Bytes::new()),
                     false => wanted.push(start..end),
                 }
@@ -213,6 +205,8 @@ impl File {
         for (range, bytes) in wanted.into_iter().zip(read) {
             chunks.insert(range, bytes);
         }
+        let streams = Streams { file: &self.footer, footer: &footer, offset: stripe.offset };
+        streams.check(&self.projection.root, stripe.rows, &chunks)?;
         self.repair_timestamps(&footer, stripe.offset, &mut chunks)?;
         chunks.insert(footer_range, footer_bytes);
         Ok(chunks)
@@ -240,11 +234,11 @@ impl File {
             ) else {
                 continue;
             };
-            let second = footer.encodings.get(column).is_some_and(|kind| *kind == DIRECT_V2);
+            let second = footer.is_second(column);
             let zone = zone.filter(|_| !instant);
             let epoch = epoch_in(zone)?;
             if let Some(zone) = zone {
-                let seconds = self.footer.decompress(chunks.get(&seconds))?;
+                let seconds = self.footer.decompress(chunks.get(&seconds), &ORC_STRIPE)?;
                 let times = times_of(&seconds, second, epoch)?;
                 refuse_far_times(&times, zone_of(zone)?, unit)?;
                 if let Some(zone) = unsure {
@@ -255,8 +249,8 @@ impl File {
                 continue;
             }
             let repaired = without_negative_nanoseconds(
-                || self.footer.decompress(chunks.get(&seconds)),
-                &self.footer.decompress(chunks.get(&nanoseconds))?,
+                || self.footer.decompress(chunks.get(&seconds), &ORC_STRIPE),
+                &self.footer.decompress(chunks.get(&nanoseconds), &ORC_STRIPE)?,
                 second,
                 epoch,
             )?;
@@ -374,146 +368,4 @@ fn timestamps_of(projection: &Projection) -> Vec<Timestamp> {
         visit(child.data_type(), field.data_type(), &mut found);
     }
     found
-}
-
-/// Streams and encodings of the columns, from a stripe's footer.
-#[derive(Debug, Default)]
-pub struct StripeFooter {
-    streams: Vec<StreamInfo>,
-    /// Kinds, by type.
-    encodings: Vec<u64>,
-    time_zone: Option<String>,
-}
-
-/// One stream of a stripe; they lie one after the other.
-#[derive(Clone, Copy, Debug, Default)]
-struct StreamInfo {
-    kind: u64,
-    /// The number of its type.
-    column: u64,
-    /// Bytes.
-    length: u64,
-}
-
-impl StripeFooter {
-    /// Reads a stripe's footer from its bytes in the file.
-    ///
-    /// # Errors
-    /// `Data` where it is damaged.
-    pub fn read(footer: &OrcFooter, bytes: Bytes) -> Result<Self> {
-        let message = footer.decompress(bytes)?;
-        let mut found = Self::default();
-        for field in fields(&message) {
-            match field? {
-                (1, stream) => {
-                    let mut info = StreamInfo::default();
-                    for field in fields(stream.bytes()?) {
-                        match field? {
-                            (1, kind) => info.kind = kind.number()?,
-                            (2, column) => info.column = column.number()?,
-                            (3, length) => info.length = length.number()?,
-                            _ => {}
-                        }
-                    }
-                    found.streams.push(info);
-                }
-                (2, encoding) => {
-                    let mut kind = 0;
-                    for field in fields(encoding.bytes()?) {
-                        if let (1, number) = field? {
-                            kind = number.number()?;
-                        }
-                    }
-                    found.encodings.push(kind);
-                }
-                (3, zone) => found.time_zone = Some(zone.text()?.to_owned()),
-                _ => {}
-            }
-        }
-        Ok(found)
-    }
-
-    /// Bytes of all streams except indexes, and bytes of the given root columns.
-    pub fn bytes_of(&self, root: &RootDataType) -> (u64, u64) {
-        let mut bytes = (0_u64, 0_u64);
-        for stream in self.streams.iter().filter(|stream| !INDEX_STREAMS.contains(&stream.kind)) {
-            bytes.0 = bytes.0.saturating_add(stream.length);
-            // The root's own streams belong to no column.
-            if stream.column > 0 && root.contains_column_index(stream.column as usize) {
-                bytes.1 = bytes.1.saturating_add(stream.length);
-            }
-        }
-        bytes
-    }
-
-    /// Where a stream of a type lies, in a stripe that begins at `offset`.
-    fn range_of(&self, offset: u64, column: usize, kind: u64) -> Option<Range<u64>> {
-        let mut start = offset;
-        for stream in &self.streams {
-            let end = start + stream.length;
-            if stream.column == column as u64 && stream.kind == kind {
-                return Some(start..end);
-            }
-            start = end;
-        }
-        None
-    }
-
-    /// Refuses stripes that would crash the decoder.
-    fn check(&self, footer: &OrcFooter) -> Result<()> {
-        if self.encodings.len() < footer.types() {
-            return Err(Error::data(format!(
-                "the ORC file is damaged: the stripe has {} columns, and the file has {}",
-                self.encodings.len(),
-                footer.types()
-            )));
-        }
-        match &self.time_zone {
-            // Arrow's time zones are those of the decoder, and offsets.
-            Some(zone) if zone.starts_with(['+', '-']) || zone.parse::<Tz>().is_err() => {
-                Err(Error::data(format!(
-                    "the ORC file was written in the time zone {zone:?}, which is not in the time zone database; \
-                     write it in UTC or in a zone like Europe/Berlin"
-                )))
-            }
-            _ => Ok(()),
-        }
-    }
-}
-
-/// Ranges of a file that were read, each as it will be asked for.
-#[derive(Debug, Default)]
-struct Chunks(HashMap<Range<u64>, Bytes>);
-
-impl Chunks {
-    fn insert(&mut self, range: Range<u64>, bytes: Bytes) {
-        self.0.insert(range, bytes);
-    }
-
-    /// Nothing for a range that was not read.
-    fn get(&self, range: &Range<u64>) -> Bytes {
-        self.0.get(range).cloned().unwrap_or_default()
-    }
-}
-
-impl ChunkReader for Chunks {
-    type T = bytes::buf::Reader<Bytes>;
-
-    fn len(&self) -> u64 {
-        self.0.keys().map(|range| range.end).max().unwrap_or(0)
-    }
-
-    fn get_read(&self, offset: u64) -> io::Result<Self::T> {
-        let chunk = self.0.iter().find(|(range, _)| range.start == offset);
-        Ok(chunk.map(|(_, bytes)| bytes.clone()).unwrap_or_default().reader())
-    }
-
-    fn get_bytes(&self, offset: u64, length: u64) -> io::Result<Bytes> {
-        self.0.get(&(offset..offset + length)).cloned().ok_or_else(|| {
-            io::Error::new(
-                io::ErrorKind::UnexpectedEof,
-                "the decoder asks for bytes that were not read",
-            )
-        })
-    }
 }

@@ -7,6 +7,7 @@ use arrow::datatypes::{DataType, Field, FieldRef, Fields, Schema, SchemaRef, Tim
 use orc_rust::schema::{DataType as OrcType, NamedColumn, RootDataType};
 
 use super::wire::fields;
+use crate::bounds::{LEVELS, TYPES};
 use crate::{Error, ErrorKind, Result};
 
 /// The metadata key of a field id, as the Parquet reader spells it.
@@ -19,63 +20,104 @@ const ICEBERG_ID: &str = "iceberg.id";
 /// The last kind of type that is known here (TIMESTAMP_INSTANT); later ones would be taken for
 /// booleans.
 const LAST_KIND: u64 = 18;
-const STRUCT: u64 = 12;
+pub(super) const STRUCT: u64 = 12;
 
 /// The attributes of one type in the footer, which `orc-rust` ignores.
 #[derive(Clone, Debug, Default)]
 pub struct TypeAttributes(HashMap<String, String>);
 
-/// Reads the attributes of one `Type` message of the footer, and refuses kinds of types that are
-/// not known.
-///
-/// # Errors
-/// `Data` where the message is malformed; `UnsupportedType` for a kind of a later ORC version.
-pub fn read_type(message: &[u8], number: usize) -> Result<TypeAttributes> {
-    let mut attributes = HashMap::new();
-    for field in fields(message) {
-        match field? {
-            (1, kind) => {
-                let kind = kind.number()?;
-                if kind > LAST_KIND {
-                    return Err(Error::new(
-                        ErrorKind::UnsupportedType,
-                        format!(
-                            "the ORC file has a column (number {number} of its types) of a kind that ORC 1 does \
-                             not have ({kind}); write the file without it"
-                        ),
-                    ));
-                }
-                if number == 0 && kind != STRUCT {
-                    return Err(Error::new(
-                        ErrorKind::UnsupportedType,
-                        "the rows of the ORC file are no structs, so it has no columns; write it with a \
-                         struct at its root",
-                    ));
-                }
-            }
-            // A subtype stands behind its parent: a type that holds itself would never end.
-            (2, subtypes)
-                if subtypes.numbers()?.iter().any(|subtype| *subtype <= number as u64) =>
-            {
-                return Err(Error::data(
-                    "this is not a readable ORC file: a type of its schema contains itself",
-                ));
-            }
-            (7, pair) => {
-                let (mut key, mut value) = ("", "");
-                for part in fields(pair.bytes()?) {
-                    match part? {
-                        (1, text) => key = text.text()?,
-                        (2, text) => value = text.text()?,
-                        _ => {}
+/// The types of a footer, which are a tree: each but the first one belongs to one before it.
+#[derive(Debug, Default)]
+pub struct TypeTree {
+    attributes: Vec<TypeAttributes>,
+    /// By type, its subtypes.
+    subtypes: Vec<Vec<u64>>,
+}
+
+impl TypeTree {
+    /// Reads one `Type` message of the footer, and refuses kinds of types that are not known.
+    /// Returns how many parts it has.
+    ///
+    /// # Errors
+    /// `Data` where the message is malformed, or there are more types than are read;
+    /// `UnsupportedType` for a kind of a later ORC version.
+    pub fn push(&mut self, message: &[u8]) -> Result<u64> {
+        let number = self.attributes.len();
+        TYPES.check(number as u64 + 1, "this ORC file has")?;
+        let (mut attributes, mut subtypes) = (HashMap::new(), Vec::new());
+        let mut parts = 0;
+        for field in fields(message) {
+            parts += 1;
+            match field? {
+                (1, kind) => check_kind(kind.number()?, number)?,
+                (2, value) => subtypes.extend(value.numbers()?),
+                (7, pair) => {
+                    let (mut key, mut value) = ("", "");
+                    for part in fields(pair.bytes()?) {
+                        match part? {
+                            (1, text) => key = text.text()?,
+                            (2, text) => value = text.text()?,
+                            _ => {}
+                        }
                     }
+                    attributes.insert(key.to_owned(), value.to_owned());
                 }
-                attributes.insert(key.to_owned(), value.to_owned());
+                _ => {}
             }
-            _ => {}
         }
+        parts += subtypes.len() as u64;
+        self.attributes.push(TypeAttributes(attributes));
+        self.subtypes.push(subtypes);
+        Ok(parts)
     }
-    Ok(TypeAttributes(attributes))
+
+    /// The attributes by type.
+    ///
+    /// # Errors
+    /// `Data` where the types are no tree, or one of more levels than are read.
+    pub fn finish(self) -> Result<Vec<TypeAttributes>> {
+        let wrong = |what: &str| {
+            Error::data(format!("this is not a readable ORC file: a type of its schema {what}"))
+        };
+        // A type's level; 0 where it belongs to none yet.
+        let mut levels = vec![0_u64; self.attributes.len()];
+        for (number, subtypes) in self.subtypes.iter().enumerate() {
+            let level = levels[number] + 1;
+            LEVELS.check(level, "a type of this ORC file has")?;
+            for subtype in subtypes {
+                // A subtype stands behind its parent: a type that holds itself would never end.
+                if *subtype <= number as u64 {
+                    return Err(wrong("contains itself"));
+                }
+                let place = usize::try_from(*subtype).ok().and_then(|place| levels.get_mut(place));
+                let place = place.ok_or_else(|| wrong("has a part that is not there"))?;
+                if *place > 0 {
+                    return Err(wrong("belongs to two others"));
+                }
+                *place = level;
+            }
+        }
+        Ok(self.attributes)
+    }
+}
+
+fn check_kind(kind: u64, number: usize) -> Result<()> {
+    if kind > LAST_KIND {
+        return Err(Error::new(
+            ErrorKind::UnsupportedType,
+            format!(
+                "the ORC file has a column (number {number} of its types) of a kind that ORC 1 does not have \
+                 ({kind}); write the file without it"
+            ),
+        ));
+    }
+    if number == 0 && kind != STRUCT {
+        return Err(Error::new(
+            ErrorKind::UnsupportedType,
+            "the rows of the ORC file are no structs, so it has no columns; write it with a struct at its root",
+        ));
+    }
+    Ok(())
 }
 
 impl TypeAttributes {

@@ -74,6 +74,31 @@ pub fn fields(message: &[u8]) -> impl Iterator<Item = Result<(u64, Value<'_>)>> 
     })
 }
 
+/// Appends a field.
+pub fn put(message: &mut Vec<u8>, number: u64, value: Value<'_>) {
+    match value {
+        Value::Number(value) => {
+            put_number(message, number << 3);
+            put_number(message, value);
+        }
+        Value::Bytes(bytes) => {
+            put_number(message, number << 3 | 2);
+            put_number(message, bytes.len() as u64);
+            message.extend_from_slice(bytes);
+        }
+        // Nobody writes those.
+        Value::Fixed => {}
+    }
+}
+
+fn put_number(message: &mut Vec<u8>, mut number: u64) {
+    while number >= 0x80 {
+        message.push(number as u8 | 0x80);
+        number >>= 7;
+    }
+    message.push(number as u8);
+}
+
 fn field<'a>(rest: &mut &'a [u8]) -> Result<(u64, Value<'a>)> {
     let key = varint(rest)?;
     let value = match key & 7 {
@@ -129,6 +154,14 @@ mod tests {
         assert_eq!(found[1].1.text().unwrap(), "hi");
         assert_eq!(found[2].1.numbers().unwrap(), [1, 300]);
         assert_eq!(found[3].1.signed().unwrap(), -3);
+    }
+
+    #[test]
+    fn what_is_put_is_read() {
+        let mut message = Vec::new();
+        let values = [(1, Value::Number(u64::MAX)), (8000, Value::Bytes(b"ORC"))];
+        values.iter().for_each(|(number, value)| put(&mut message, *number, *value));
+        assert_eq!(fields(&message).collect::<Result<Vec<_>>>().unwrap(), values);
     }
 
     #[test]

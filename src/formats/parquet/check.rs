@@ -10,9 +10,7 @@ use parquet::file::metadata::{ColumnChunkMetaData, ParquetMetaData, RowGroupMeta
 
 use super::shapes::{COLUMN, COLUMN_CHUNK, FOOTER, ROW_GROUP, SCHEMA_ELEMENT};
 use super::thrift::Walk;
-
-/// Levels of a schema. Arrow gives up far above; one takes half a kilobyte of the stack and more.
-const MOST_LEVELS: usize = 2500;
+use crate::bounds::{LEVELS, TYPES};
 
 /// As the format numbers them.
 const PHYSICAL: [&str; 8] =
@@ -91,6 +89,9 @@ fn element<'a>(walk: &mut Walk<'a>) -> Option<Element<'a>> {
 /// The places of those elements that are columns. Each element follows the one whose child it is.
 fn leaves(elements: &mut [Element]) -> std::result::Result<Vec<usize>, String> {
     let (mut leaves, count) = (Vec::new(), elements.len());
+    if count as u64 > TYPES.most() {
+        return Err(TYPES.message("its schema has", TYPES.most()));
+    }
     // The elements whose children come, and how many: of each, and of all.
     let mut open: Vec<(usize, usize)> = Vec::new();
     let mut due = 0;
@@ -116,8 +117,9 @@ fn leaves(elements: &mut [Element]) -> std::result::Result<Vec<usize>, String> {
         if children > 0 {
             open.push((place, children));
             due += children;
-            if open.len() > MOST_LEVELS {
-                return Err(format!("its schema has more than {MOST_LEVELS} levels"));
+            let most = LEVELS.most();
+            if open.len() as u64 > most {
+                return Err(LEVELS.message("its schema has", most));
             }
         } else if element.physical.is_some() {
             leaves.push(place);
@@ -271,9 +273,10 @@ mod tests {
             assert!(columns(declares).unwrap_err().contains("children"), "{declares:?}");
         }
         assert!(columns(&[1, 0, 0]).unwrap_err().contains("two roots"));
-        let mut deep = vec![1; MOST_LEVELS + 1];
+        let most = LEVELS.most() as usize;
+        let mut deep = vec![1; most + 1];
         deep.push(0);
         assert!(columns(&deep).unwrap_err().contains("levels"));
-        assert_eq!(columns(&deep[1..]).unwrap(), [MOST_LEVELS]);
+        assert_eq!(columns(&deep[1..]).unwrap(), [most]);
     }
 }

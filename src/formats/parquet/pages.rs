@@ -8,14 +8,7 @@ use parquet::errors::ParquetError;
 use parquet::schema::types::ColumnPath;
 
 use super::thrift::{PageHeader, page_header};
-
-/// The decoded size that any page may have, however small it is stored. Writers end pages at a
-/// megabyte, DuckDB at a hundred.
-const MOST_BYTES: u64 = 256 << 20;
-
-/// The highest ratio of a larger page's size to its stored size: the ratio of deflate. Brotli and
-/// zstd can exceed it for a page that repeats itself throughout.
-const MOST_TIMES: u64 = 1024;
+use crate::bounds::PARQUET_PAGE;
 
 /// The first byte of every page header: its first field, a number.
 const FIRST: u8 = 0x15;
@@ -50,11 +43,12 @@ pub(in crate::formats) fn check_pages(bytes: &[u8]) -> Result<(), String> {
 /// # Errors
 /// Where it declares too much.
 pub(super) fn check_page(page: &PageHeader) -> Result<(), String> {
-    if page.declared > MOST_BYTES && page.declared / MOST_TIMES > page.stored {
-        return Err(format!(
-            "a page of {} stored bytes says that it becomes {}, more than {MOST_TIMES} times as many",
-            page.stored, page.declared
-        ));
+    let most = PARQUET_PAGE.unpacked(page.stored);
+    if page.declared > most {
+        let (stored, declared) = (page.stored, page.declared);
+        let what =
+            format!("a page of {stored} stored bytes says that it becomes {declared} bytes,");
+        return Err(PARQUET_PAGE.message(&what, most));
     }
     Ok(())
 }

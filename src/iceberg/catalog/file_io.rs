@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use super::access::StorageAccess;
 use crate::Error;
+use crate::bounds::TABLE_METADATA;
 use crate::storage::RoutedStore;
 
 /// Makes [`RoutedStorage`]; the properties that the crate hands over are not used, since they are
@@ -88,8 +89,11 @@ impl Storage for RoutedStorage {
     }
 
     async fn read(&self, path: &str) -> iceberg::Result<Bytes> {
-        let read = async { self.store.get(&location(path)?).await?.bytes().await };
-        read.await.map_err(|error| into_iceberg(error.into()))
+        let failed = |error: object_store::Error| into_iceberg(error.into());
+        let found = self.store.get(&location(path)?).await.map_err(failed)?;
+        let checked = TABLE_METADATA.check(found.meta.size, &format!("{path} has"));
+        checked.map_err(into_iceberg)?;
+        found.bytes().await.map_err(failed)
     }
 
     async fn reader(&self, path: &str) -> iceberg::Result<Box<dyn FileRead>> {

@@ -14,6 +14,7 @@ use super::access::StorageAccess;
 use super::connect::on_io;
 use super::registered::LoadedTable;
 use super::unsupported::{Schemas, embedded_manifests};
+use crate::bounds::{TABLE_METADATA, check_json};
 use crate::iceberg::Defaults;
 use crate::storage::RoutedStore;
 use crate::{Error, ErrorKind, Result};
@@ -75,13 +76,16 @@ pub(super) fn parse_metadata(bytes: &[u8], location: &str) -> Result<(TableMetad
     let json = match bytes.starts_with(&[0x1f, 0x8b]) {
         true => {
             GzDecoder::new(bytes)
+                .take(TABLE_METADATA.most() + 1)
                 .read_to_end(&mut unpacked)
                 .map_err(|error| damaged(error.to_string()))?;
+            check_size(unpacked.len() as u64, location)?;
             &unpacked
         }
         false => bytes,
     };
     let located = |error: Error| error.with_context("metadata", location);
+    check_json(json).map_err(located)?;
     // What is in no schema is passed over, so that this costs little.
     let schemas: Option<Schemas> = serde_json::from_slice(json).ok();
     let metadata = serde_json::from_slice(json).map_err(|error| {
@@ -104,14 +108,20 @@ pub(super) fn parse_metadata(bytes: &[u8], location: &str) -> Result<(TableMetad
 
 async fn read(store: &RoutedStore, location: &str) -> Result<Bytes> {
     let path = RoutedStore::path_of(location)?;
-    let found = async { store.get(&path).await?.bytes().await };
-    found.await.map_err(|error| match error {
+    let told = |error| match error {
         object_store::Error::NotFound { .. } => Error::new(
             ErrorKind::TableNotFound,
             format!("there is no table metadata at {location}: it does not exist or was removed"),
         ),
         other => Error::from(other).with_context("metadata", location),
-    })
+    };
+    let found = store.get(&path).await.map_err(told)?;
+    check_size(found.meta.size, location)?;
+    found.bytes().await.map_err(told)
+}
+
+fn check_size(bytes: u64, location: &str) -> Result<()> {
+    TABLE_METADATA.check(bytes, &format!("the table metadata {location} has"))
 }
 
 /// A local path without a scheme may be relative.

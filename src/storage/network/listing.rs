@@ -1,14 +1,80 @@
 //! Pages of listings, checked before `object_store` reads them: it accepts any document as a page,
 //! and missing parts as the end of the listing.
 
+use std::collections::HashMap;
 use std::error::Error;
 use std::fmt;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::{Mutex, PoisonError};
 
 use http::Method;
 use object_store::client::{HttpError, HttpErrorKind, HttpRequest};
 
+use crate::bounds::{Bound, STORE_LISTING, STORE_PAGES};
+
 /// Characters of a strange answer that an error shows.
 const SHOWN: usize = 200;
+
+/// Listings whose pages are counted, before all are forgotten.
+const MOST_LISTINGS: usize = 1 << 16;
+
+/// Parameters that say where a page begins.
+const PLACES: [&str; 2] = ["continuation-token=", "marker="];
+
+/// The pages of the listings of a store, and their bytes: a server that lists without an end is
+/// none to wait for. Listings of one place that run at the same time count together.
+#[derive(Debug, Default)]
+pub(super) struct Pages(Mutex<HashMap<u64, (u64, u64)>>);
+
+impl Pages {
+    /// Counts the page that a request asks for; the first one of a listing begins anew. Returns the
+    /// key of the listing.
+    ///
+    /// # Errors
+    ///
+    /// `Decode`, which is not sent again, for more pages than are read.
+    pub(super) fn count(&self, request: &HttpRequest) -> Result<u64, HttpError> {
+        let (mut listing, mut goes_on) = (DefaultHasher::new(), false);
+        request.uri().authority().hash(&mut listing);
+        request.uri().path().hash(&mut listing);
+        for pair in request.uri().query().unwrap_or_default().split('&') {
+            match PLACES.iter().any(|place| pair.starts_with(place)) {
+                true => goes_on = true,
+                false => pair.hash(&mut listing),
+            }
+        }
+        let key = listing.finish();
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match goes_on {
+            false => drop(known.remove(&key)),
+            true => {
+                if known.len() >= MOST_LISTINGS {
+                    known.clear();
+                }
+                let (pages, bytes) = known.entry(key).or_insert((1, 0));
+                *pages += 1;
+                bounded(&STORE_PAGES, *pages, request)?;
+                bounded(&STORE_LISTING, *bytes, request)?;
+            }
+        }
+        Ok(key)
+    }
+
+    /// Adds the bytes of a page.
+    pub(super) fn add(&self, listing: u64, bytes: u64) {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, sum)) = known.get_mut(&listing) {
+            *sum += bytes;
+        }
+    }
+}
+
+fn bounded(bound: &Bound, found: u64, request: &HttpRequest) -> Result<(), HttpError> {
+    let host = request.uri().host().unwrap_or_default();
+    bound
+        .check(found, &format!("a listing of the store at {host} has"))
+        .map_err(|error| HttpError::new(HttpErrorKind::Decode, error))
+}
 
 /// Returns true if a page of a listing is asked for: of S3 and Google, or of Azure.
 pub(super) fn is_listing(request: &HttpRequest) -> bool {

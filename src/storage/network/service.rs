@@ -18,11 +18,12 @@ use url::Url;
 
 use super::body::{WatchedBody, silent};
 use super::client::store_client;
-use super::listing::{check_page, is_listing};
+use super::listing::{Pages, check_page, is_listing};
 use super::options::NetworkOptions;
 use super::redirects::{RedirectError, Redirects};
-use super::whole::{DOCUMENT, beginning, document};
+use super::whole::{beginning, document};
 use crate::Result;
+use crate::bounds::STORE_DOCUMENT;
 use crate::request_limiter::{Permit, RequestLimiter};
 use crate::runtime::Runtimes;
 
@@ -61,6 +62,7 @@ impl HttpConnector for Connector {
             limiter: Arc::clone(&self.limiter),
             patience: self.patience,
             longest_pause: self.longest_pause,
+            pages: Arc::default(),
         };
         Ok(HttpClient::new(SpawnService::new(service, self.io.clone())))
     }
@@ -75,6 +77,7 @@ struct Service {
     patience: Duration,
     /// The longest that a request waits since a store said when to come again.
     longest_pause: Duration,
+    pages: Arc<Pages>,
 }
 
 #[async_trait]
@@ -85,7 +88,8 @@ impl HttpService for Service {
                 place.insert(value.clone());
             }
         }
-        let is_listing = is_listing(&request);
+        let listing = is_listing(&request).then(|| self.pages.count(&request)).transpose()?;
+        let is_listing = listing.is_some();
         let is_read = matches!(*request.method(), Method::GET | Method::HEAD);
         let mut redirects = Redirects::default();
         let (parts, body, origin) = loop {
@@ -106,8 +110,9 @@ impl HttpService for Service {
         if !is_retried_whole(&parts, is_listing, is_read) {
             return Ok(HttpResponse::from_parts(parts, body));
         }
-        let bytes = document(body, origin, DOCUMENT).await?;
-        if is_listing {
+        let bytes = document(body, origin, STORE_DOCUMENT.most()).await?;
+        if let Some(listing) = listing {
+            self.pages.add(listing, bytes.len() as u64);
             check_page(&bytes).inspect_err(|_| self.limiter.count_retry())?;
         }
         Ok(HttpResponse::from_parts(parts, bytes.into()))

@@ -12,10 +12,6 @@ use reqwest::Response;
 
 use crate::{Error, Result};
 
-/// A page of a store's listing, or another document of a store. S3's pages have 1,000 keys, of at
-/// most 1,024 bytes each, and Azure's 5,000.
-pub(super) const DOCUMENT: u64 = 64 << 20;
-
 /// The beginning of an error's text: messages show less.
 const ERROR_TEXT: u64 = 64 << 10;
 

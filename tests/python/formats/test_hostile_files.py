@@ -261,7 +261,7 @@ def test_a_file_that_was_cut_short_is_damaged(tmp_path, kind):
             rows_of(path, kind)
 
 
-@pytest.mark.parametrize("depth", [50, 100, 300, 1000])
+@pytest.mark.parametrize("depth", [50, 65, 100, 1000])
 def test_types_nested_hundreds_of_levels(tmp_path, depth):
     kind, value = pa.int32(), 1
     for _ in range(depth):
@@ -269,7 +269,9 @@ def test_types_nested_hundreds_of_levels(tmp_path, depth):
     pq.write_table(pa.table({"id": [1], "x": pa.array([value], kind)}), tmp_path / "a.parquet")
     session = tq.Session()
     if depth > 50:
-        with pytest.raises(tq.DataError, match="DepthLimitReached"):
+        # A list takes three levels of a schema; the Arrow schema beside it has a limit of its own.
+        told = "DepthLimitReached" if depth < 66 else "more than 200 levels"
+        with pytest.raises(tq.DataError, match=told):
             session.register_parquet("t", tmp_path / "a.parquet")
         return
     session.register_parquet("t", tmp_path / "a.parquet")

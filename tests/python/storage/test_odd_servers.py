@@ -2,6 +2,7 @@
 odd."""
 
 import contextlib
+import itertools
 import json
 import time
 from hashlib import md5
@@ -12,6 +13,7 @@ import pytest
 
 import tensorquery as tq
 from storage_servers import parquet_bytes, web_server
+from tensorquery import _core
 
 FILES, ROWS = 8, 20
 XML = {"Content-Type": "application/xml"}
@@ -126,6 +128,32 @@ def test_a_page_has_an_end(web):
     told = f"{web.uri} answers with more than 67108864 bytes"
     with pytest.raises(tq.StorageError, match=told):
         tq.Session(storage_options=options(web)).register_parquet("t", "s3://box/t/")
+
+
+def test_a_listing_has_an_end(web):
+    """A store that gives pages without keys, each with a token for the next."""
+    asked = itertools.count()
+
+    def page(handler):
+        if not listing(handler):
+            return False
+        token = f"<NextContinuationToken>{next(asked)}</NextContinuationToken>"
+        body = f"<ListBucketResult><IsTruncated>true</IsTruncated>{token}</ListBucketResult>"
+        handler.wfile.write(
+            f"HTTP/1.1 200 OK\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode()
+        )
+        return True
+
+    web.odd = page
+    for bound, most in {"store pages": 20, "store listing": 1000}.items():
+        _core.lower_bound(bound, most)
+        try:
+            told = rf'a listing of the store at 127\.0\.0\.1 has more than {most}.*bound "{bound}"'
+            with pytest.raises(tq.StorageError, match=told):
+                tq.Session(storage_options=options(web)).register_parquet("t", "s3://box/t/")
+        finally:
+            _core.lower_bound(bound, None)
+    assert next(asked) < 50
 
 
 def test_an_error_is_cut(web):

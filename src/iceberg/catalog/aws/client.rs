@@ -9,8 +9,9 @@ use reqwest::{Client, StatusCode};
 use serde_json::Value;
 
 use super::signer::Signer;
+use crate::bounds::{CATALOG_ANSWER, CATALOG_PAGES};
 use crate::iceberg::catalog::rest::{
-    ANSWER, CONNECT_TIMEOUT, TIMEOUT, Tries, is_passing, plain, unreachable,
+    CONNECT_TIMEOUT, TIMEOUT, Tries, is_passing, plain, unreachable,
 };
 use crate::storage::{client_builder, note_secrets, redact, whole, without_password};
 use crate::{Error, Result};
@@ -18,9 +19,8 @@ use crate::{Error, Result};
 /// The longest part of a service's message that is repeated.
 const SHOWN: usize = 1000;
 
-/// The most names of one listing, and the most pages.
+/// The most names of one listing.
 const LISTED: usize = 1_000_000;
-const PAGES: usize = 1_000;
 
 /// Kinds of errors that pass. Some of them come with status 400.
 const PASSING: &[&str] = &[
@@ -151,7 +151,7 @@ impl AwsClient {
         request: impl Fn(Option<&str>) -> Request,
     ) -> Result<Vec<Value>, Refusal> {
         let (mut found, mut token) = (Vec::new(), None::<String>);
-        for _ in 0..PAGES {
+        for _ in 0..CATALOG_PAGES.most() {
             let mut answer = self.send(request(token.as_deref())).await?;
             if let Value::Array(page) = answer[field].take() {
                 found.extend(page);
@@ -165,8 +165,9 @@ impl AwsClient {
             }
         }
         Err(Error::storage(format!(
-            "a listing of {} has more than {LISTED} names or {PAGES} pages",
-            self.name
+            "a listing of {} has more than {LISTED} names or {} pages",
+            self.name,
+            CATALOG_PAGES.most()
         ))
         .with_context("url", plain(&self.endpoint))
         .into())
@@ -201,7 +202,7 @@ impl AwsClient {
             Err(error) => return Ok(Err(error)),
         };
         let (status, headers) = (response.status(), response.headers().clone());
-        let body = whole(response, ANSWER).await;
+        let body = whole(response, CATALOG_ANSWER.most()).await;
         let body = body.map_err(|error| error.with_context("url", plain(url)))?;
         Ok(body.map(|body| (status, headers, body)))
     }

@@ -6,6 +6,8 @@
 
 use std::io::{self, Read, Write};
 
+use crate::bounds::CATALOG_ANSWER;
+
 /// Version 1 of the strict protocol, and a call in it.
 const CALL: u32 = 0x8001_0001;
 /// The kind of message of an answer that is an error of the protocol.
@@ -80,6 +82,15 @@ pub fn ask(stream: &mut (impl Read + Write), call: &[u8], framed: bool) -> io::R
     }
     stream.write_all(call)?;
     stream.flush()?;
+    let mut answer = stream.take(CATALOG_ANSWER.most());
+    let read = read_answer(&mut answer, framed);
+    match answer.limit() {
+        0 => Err(odd(&CATALOG_ANSWER.message("its answer has", CATALOG_ANSWER.most()))),
+        _ => read,
+    }
+}
+
+fn read_answer(stream: &mut impl Read, framed: bool) -> io::Result<Value> {
     if framed {
         read_array::<4>(stream)?;
     }

@@ -12,14 +12,13 @@ use serde_json::Value;
 use tokio::sync::Mutex;
 
 use super::http::{Tries, plain, sent, unreachable};
+use crate::bounds::TOKEN;
 use crate::iceberg::catalog::aws::{Signer, keys_of};
 use crate::storage::{error_text, redact, whole};
 use crate::{Error, Result};
 
 /// How long before its end a token is renewed at most; a quarter of a shorter life.
 const MARGIN: Duration = Duration::from_secs(60);
-/// The largest answer of a server of tokens.
-const TOKEN: u64 = 1 << 20;
 const SHOWN: usize = 500;
 const SIGV4: &str = "rest.sigv4-enabled";
 
@@ -226,7 +225,7 @@ impl OAuth {
                 .body(body.clone());
             let answer = match sent(client, request, &self.server).await? {
                 Ok(response) if response.status().is_success() => {
-                    let read = whole(response, TOKEN).await;
+                    let read = whole(response, TOKEN.most()).await;
                     match read.map_err(|error| error.with_context("url", plain(&self.server)))? {
                         Ok(text) => break text,
                         Err(error) => Err(error),

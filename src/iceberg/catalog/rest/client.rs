@@ -11,17 +11,13 @@ use serde_json::Value;
 use super::super::connect::Client;
 use super::super::error::{no_namespace, not_found};
 use super::super::registered::LoadedTable;
-use super::http::{ANSWER, Http, Refusal, encode, plain};
+use super::http::{Http, Refusal, encode, plain};
 use super::trust::{Trust, of_answer};
+use crate::bounds::{CATALOG_ANSWER, CATALOG_PAGES, check_json};
 use crate::{Error, Result};
 
 /// The unit separator, between the names of a namespace in one part of a path.
 const SEPARATOR: &str = "\u{1f}";
-
-/// The most pages of one listing, and their bytes together: a server that pages without end is none
-/// to wait for.
-const PAGES: usize = 1000;
-const LISTED: usize = ANSWER as usize;
 
 /// A connection to a REST catalog.
 #[derive(Clone)]
@@ -179,15 +175,11 @@ impl RestClient {
         let mut seen = HashSet::new();
         let mut bytes = 0;
         loop {
-            if seen.len() == PAGES || bytes > LISTED {
-                return Err(Error::storage(format!(
-                    "the catalog's listing goes on after {} pages of {bytes} bytes together; at most {PAGES} pages and \
-                     {LISTED} bytes are read: for larger pages set the property \"rest-page-size\"",
-                    seen.len()
-                ))
-                .with_context("url", plain(url))
-                .into());
-            }
+            // A server that pages without end is none to wait for.
+            let checked = CATALOG_PAGES
+                .check(seen.len() as u64 + 1, "the catalog's listing has")
+                .and_then(|()| CATALOG_ANSWER.check(bytes, "the catalog's listing has"));
+            checked.map_err(|error| error.with_context("url", plain(url)))?;
             let sign = if url.contains('?') { '&' } else { '?' };
             let page = match (&token, self.page_size()) {
                 (None, None) => url.to_owned(),
@@ -198,7 +190,7 @@ impl RestClient {
                 }
             };
             let body = self.get(&page).await?;
-            bytes += body.len();
+            bytes += body.len() as u64;
             let next = take(parse(&body, &page)?);
             match next.filter(|next| !next.is_empty()) {
                 None => return Ok(()),
@@ -259,10 +251,11 @@ impl Client for RestClient {
 
 /// Parses an answer.
 pub(super) fn parse<T: DeserializeOwned>(body: &[u8], url: &str) -> Result<T> {
-    serde_json::from_slice(body).map_err(|error| {
-        Error::storage(format!("the answer is none of an Iceberg REST catalog: {error}"))
-            .with_context("url", plain(url))
-    })
+    let parsed = check_json(body).map_err(|error| error.message().to_owned()).and_then(|()| {
+        let parsed = serde_json::from_slice(body);
+        parsed.map_err(|error| format!("the answer is none of an Iceberg REST catalog: {error}"))
+    });
+    parsed.map_err(|what| Error::storage(what).with_context("url", plain(url)))
 }
 
 fn uri_of(properties: &BTreeMap<String, String>) -> Result<&str> {

@@ -10,6 +10,7 @@ use reqwest::{Client, RequestBuilder, Response, StatusCode};
 use serde::Deserialize;
 
 use super::auth::Auth;
+use crate::bounds::CATALOG_ANSWER;
 use crate::request_limiter::LONGEST_PAUSE;
 use crate::storage::{
     client_builder, error_text, note_secrets, redact, retry_after, send, whole, without_password,
@@ -23,8 +24,6 @@ const ATTEMPTS: u32 = 6;
 /// How often a request is sent while no server answers: the address may be wrong.
 const ATTEMPTS_TO_REACH: u32 = 4;
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
-/// The largest answer that is read: a table's metadata names all its snapshots.
-pub(in crate::iceberg::catalog) const ANSWER: u64 = 256 << 20;
 /// The longest part of a server's message that is repeated.
 const SHOWN: usize = 1000;
 
@@ -121,7 +120,7 @@ impl Http {
             let (request, token) = self.request(url).await?;
             let answer = match sent(&self.client, request, url).await? {
                 Ok(response) if response.status().is_success() => {
-                    let read = whole(response, ANSWER).await;
+                    let read = whole(response, CATALOG_ANSWER.most()).await;
                     match read.map_err(|error| error.with_context("url", plain(url)))? {
                         Ok(body) => return Ok(body),
                         Err(error) => Err(error),

@@ -7,8 +7,6 @@ mod table;
 mod trust;
 
 pub(super) use client::RestClient;
-pub(super) use http::{
-    ANSWER, CONNECT_TIMEOUT, TIMEOUT, Tries, encode, is_passing, plain, unreachable,
-};
+pub(super) use http::{CONNECT_TIMEOUT, TIMEOUT, Tries, encode, is_passing, plain, unreachable};
 pub(super) use table::{RestRefresh, RestTable};
 pub(super) use trust::TRUSTED_ORIGINS;
