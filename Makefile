@@ -19,7 +19,7 @@ BENCH_ARGS ?=
 # DataFusion is compiled once. abi3 needs no interpreter to build against; see Cargo.toml.
 RUST_SOURCES := Cargo.toml Cargo.lock $(shell find src -name '*.rs' 2>/dev/null)
 
-.PHONY: help audit differential differential-planted setup demo docs fetch browser test test-rust test-fast test-python test-servers test-faults test-leaks test-signals test-ballista wheel test-wheel prove slt lint bench bench-micro bench-paired bench-epochs bench-iceberg bench-scale bench-staging bench-storage bench-device stubtest golden iceberg-fixtures delta-fixtures fixtures fuzz fuzz-collections miri races clean
+.PHONY: help audit differential differential-planted setup demo docs fetch browser test test-rust test-fast test-python test-servers test-faults test-leaks test-signals test-ballista wheel test-wheel prove slt lint bench bench-micro bench-paired bench-epochs bench-iceberg bench-delta bench-scale bench-staging bench-storage bench-device stubtest golden iceberg-fixtures delta-fixtures fixtures fuzz fuzz-collections miri races clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -320,6 +320,9 @@ bench-epochs: $(STAMPS)/built ## Measure shuffling, states and resumes (some min
 
 bench-iceberg: $(STAMPS)/built ## Measure Iceberg tables against their plain files and other readers (status 1 where a target is missed)
 	$(BIN)/python benches/iceberg.py
+
+bench-delta: $(STAMPS)/built ## Measure Delta tables against their plain files and deltalake (status 1 where a target is missed)
+	$(BIN)/python benches/delta.py
 
 bench-scale: $(STAMPS)/built ## Measure the planning of a million splits over 1,024 ranks x 8 workers (status 1 where a target is missed)
 	$(BIN)/python benches/scale.py

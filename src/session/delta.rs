@@ -26,14 +26,7 @@ impl Session {
         source: &LakeSource,
     ) -> Result<Lake> {
         let opened = access.open_paths(&[location.to_owned()]).await?;
-        let Some(directory) = opened.locations.first().filter(|found| found.pattern().is_none())
-        else {
-            return Err(Error::config(format!(
-                "{location:?} is a pattern; a Delta table is named by its directory"
-            )));
-        };
-        let place =
-            TablePlace { store: opened.root().to_owned(), directory: directory.prefix().clone() };
+        let place = place_of(&opened, location)?;
         let (spec, values) =
             load(&opened.store, &place, name, &source.at, source.scan_filter.clone()).await?;
         let table = DeltaTable::try_new(spec, values)?;

@@ -429,7 +429,9 @@ def _choose(
     if format == "delta" and query is None:
         assert session is not None
         if partitioning is not None:
-            raise ConfigError(f"partitioning={partitioning!r} goes with files; a Delta table knows its own")
+            raise ConfigError(
+                f"partitioning={partitioning!r} goes with files; a Delta table knows its own"
+            )
         place = path if path is not None else table
         return _delta(place, session, access, iceberg, columns, filters)
     if path is None and format is not None:
@@ -448,7 +450,7 @@ def _choose(
         raise ConfigError(
             f"{' and '.join(options)} {'goes' if len(options) == 1 else 'go'} with table=, an Iceberg table; in SQL write "
             "FROM lake.ns.t FOR VERSION AS OF 123"
-            + ("; with path=, a Delta table, write format=\"delta\", too" if path is not None else "")
+            + ('; with path=, a Delta table, write format="delta", too' if path is not None else "")
         )
     if isinstance(query, Query | Mixture):
         return query.select(columns, filters)
@@ -489,7 +491,9 @@ def _delta(
     if iceberg["catalog_config"] is not None:
         raise ConfigError('catalog_config= goes with an Iceberg table, not with format="delta"')
     if not isinstance(place, (str, os.PathLike)):
-        raise ConfigError(f'{place!r} must be the directory of one Delta table, with format="delta"')
+        raise ConfigError(
+            f'{place!r} must be the directory of one Delta table, with format="delta"'
+        )
     name = f"delta_{hashlib.sha256(os.fsencode(place)).hexdigest()[:12]}"
     session.register_delta(
         name,

@@ -109,4 +109,6 @@ def check_version(name: str, value: object) -> None:
         ConfigError: It is not.
     """
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**63:
-        raise ConfigError(f"{name}={value!r} must be a whole number from 0 on: a version of a Delta table")
+        raise ConfigError(
+            f"{name}={value!r} must be a whole number from 0 on: a version of a Delta table"
+        )

@@ -32,7 +32,9 @@ def table(tmp_path):
     """A table of 3 versions, 60 rows: 9 files, in 3 partitions."""
     place = str(tmp_path / "events")
     for start in (0, 20, 40):
-        deltalake.write_deltalake(place, rows(start, start + 20), partition_by=["part"], mode="append")
+        deltalake.write_deltalake(
+            place, rows(start, start + 20), partition_by=["part"], mode="append"
+        )
     return place
 
 
@@ -61,20 +63,22 @@ def test_each_way_to_name_a_table_reads_it(table):
     assert session.sql("SELECT id FROM events FOR VERSION AS OF 0").count() == 20
 
 
+# Not `types` (deltalake reads times of twelve bytes before 1677 as others) and `widened` (it does not read it).
+JUDGED = [name for name in fixtures.INDEX if name not in ("types", "widened", "variant")]
+
+
+def of_deltalake(place, sql="SELECT * FROM t"):
+    """The rows of a query as deltalake reads them."""
+    builder = deltalake.QueryBuilder().register("t", deltalake.DeltaTable(place))
+    return pa.table(builder.execute(sql))
+
+
 def test_the_second_judge_agrees_on_the_tables_of_spark():
-    """Tables that deltalake reads, too: at their newest versions."""
-    for name in ("dml", "mapped_name", "partitions", "v2_json", "parts", "clone"):
+    for name in JUDGED:
         place = fixtures.open_fixture(name)
         session = tq.Session()
         session.register_delta("t", place)
-        found = session.sql("SELECT * FROM t").to_arrow()
-        try:
-            theirs = pa.table(deltalake.QueryBuilder().register("t", deltalake.DeltaTable(place)).execute("SELECT * FROM t"))
-        except Exception as error:
-            # It reads no deletion vectors and no mapped columns in some versions.
-            assert "eature" in str(error) or "olumn" in str(error), (name, error)
-            continue
-        assert_same(found, theirs)
+        assert_same(session.sql("SELECT * FROM t").to_arrow(), of_deltalake(place))
 
 
 def test_a_state_names_the_version_and_a_resumed_run_reads_it(table):
@@ -131,7 +135,9 @@ def test_a_vacuumed_file_is_told_with_its_version(table):
     files = session.sql('SELECT file_path FROM "events$files" FOR VERSION AS OF 0').to_arrow()
     victim = files["file_path"][0].as_py()
     os.remove(victim)
-    with pytest.raises(tq.DataError, match="version 0, which may have expired or been vacuumed") as told:
+    with pytest.raises(
+        tq.DataError, match="version 0, which may have expired or been vacuumed"
+    ) as told:
         query.to_arrow()
     assert Path(victim).name in str(told.value)
 
@@ -139,9 +145,13 @@ def test_a_vacuumed_file_is_told_with_its_version(table):
 def test_history_and_files_are_tables(table):
     session = tq.Session()
     session.register_delta("events", table)
-    history = session.sql('SELECT version, operation FROM "events$history" ORDER BY version').to_arrow()
+    history = session.sql(
+        'SELECT version, operation FROM "events$history" ORDER BY version'
+    ).to_arrow()
     assert history.to_pylist() == [{"version": number, "operation": "WRITE"} for number in range(3)]
-    files = session.sql('SELECT count(*) AS n, sum(record_count) AS rows FROM "events$files"').to_arrow()
+    files = session.sql(
+        'SELECT count(*) AS n, sum(record_count) AS rows FROM "events$files"'
+    ).to_arrow()
     assert files.to_pylist() == [{"n": 9, "rows": 60}]
     with pytest.raises(tq.TableNotFoundError):
         session.sql('SELECT * FROM "events$branches"')
@@ -185,7 +195,7 @@ def test_ranks_and_workers_get_their_files_alone(table):
     query = session.sql("SELECT id, part, x FROM events WHERE x >= 1")
     shards = support.read_shards(query, 3, 2, batch_size=5, shuffle=True)
     found = pa.Table.from_batches(support.flat(shards))
-    theirs = pa.table(deltalake.QueryBuilder().register("t", deltalake.DeltaTable(table)).execute("SELECT id, part, x FROM t WHERE x >= 1"))
+    theirs = of_deltalake(table, "SELECT id, part, x FROM t WHERE x >= 1")
     assert_same(found, theirs)
 
 
