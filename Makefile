@@ -21,7 +21,7 @@ BENCH_ARGS ?=
 # DataFusion is compiled once. abi3 needs no interpreter to build against; see Cargo.toml.
 RUST_SOURCES := Cargo.toml Cargo.lock $(shell find src -name '*.rs' 2>/dev/null)
 
-.PHONY: help audit differential differential-planted setup demo docs fetch browser test test-rust test-fast test-python test-times test-servers test-faults test-leaks test-signals test-ballista wheel test-wheel prove slt lint bench bench-micro bench-paired bench-epochs bench-iceberg bench-scale bench-staging bench-storage bench-device stubtest golden iceberg-fixtures fixtures fuzz fuzz-collections miri races clean
+.PHONY: help audit differential differential-planted setup demo docs fetch browser test test-rust test-fast test-python test-times test-servers test-faults test-leaks test-signals test-ballista wheel test-wheel prove slt lint bench bench-micro bench-paired bench-epochs bench-iceberg bench-delta bench-scale bench-staging bench-storage bench-device stubtest golden iceberg-fixtures delta-fixtures fixtures fuzz fuzz-collections miri races clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -332,6 +332,9 @@ bench-epochs: $(READY) ## Measure shuffling, states and resumes (some minutes; s
 bench-iceberg: $(READY) ## Measure Iceberg tables against their plain files and other readers (status 1 where a target is missed)
 	$(BIN)/python benches/iceberg.py
 
+bench-delta: $(READY) ## Measure Delta tables against their plain files and deltalake (status 1 where a target is missed)
+	$(BIN)/python benches/delta.py
+
 bench-scale: $(READY) ## Measure the planning of a million splits over 1,024 ranks x 8 workers (status 1 where a target is missed)
 	$(BIN)/python benches/scale.py
 
@@ -357,6 +360,14 @@ $(SPARK)/installed: tests/fixtures/iceberg/requirements.txt
 
 iceberg-fixtures: $(SPARK)/installed ## Make the Iceberg tables of the tests again with Spark
 	$(SPARK)/bin/python tests/fixtures/iceberg/make_fixtures.py $(SPARK)/$(ICEBERG_JAR)
+
+$(SPARK)/delta: $(SPARK)/installed
+	mvn --quiet dependency:copy -Dartifact=io.delta:delta-spark_2.13:4.0.1 -DoutputDirectory=$(SPARK)
+	mvn --quiet dependency:copy -Dartifact=io.delta:delta-storage:4.0.1 -DoutputDirectory=$(SPARK)
+	@touch $@
+
+delta-fixtures: $(SPARK)/delta ## Make the Delta tables of the tests again with Spark
+	$(SPARK)/bin/python tests/fixtures/delta/make_fixtures.py $(SPARK)/delta-spark_2.13-4.0.1.jar:$(SPARK)/delta-storage-4.0.1.jar
 
 golden: $(READY) ## Write the golden texts anew (seconds); git shows changes of plans, orders and states
 	$(BIN)/python tests/python/helpers/golden.py

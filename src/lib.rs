@@ -16,6 +16,7 @@
 //! - `materialize`: parts of queries that run once
 //! - `catalog`: tables over pinned files
 //! - `query`: parse, check, classify; `engine_fixes` has one file per fault of the engine
+//! - `delta`: Delta's log, files of a version, deletion vectors
 //! - `iceberg`: snapshots, manifests, deletes, catalogs
 //! - `sharding`: LPT, equal shares, cursors, resume: pure functions over split metadata
 //! - `formats`: Parquet, ORC, Avro, Arrow IPC and text: splits found, weighed, pruned, read
@@ -39,6 +40,7 @@ mod ballista;
 mod basics;
 pub mod bounds;
 pub mod catalog;
+pub mod delta;
 mod engine;
 mod error;
 pub mod exec;

@@ -150,6 +150,18 @@ class Session:
         self, name: str, origin: str, at: str, scan_filter: str | None = None
     ) -> None:
         """Register one Iceberg table; `origin` and `at` are JSON."""
+
+    def register_delta(
+        self,
+        name: str,
+        location: str,
+        at: str,
+        storage_options: str = "{}",
+        credentials: Any | None = None,
+        files: Any | None = None,
+        scan_filter: str | None = None,
+    ) -> None:
+        """Register one Delta table; `at` and `storage_options` are JSON."""
     def query(
         self, sql: str, skip_bad: bool = False, paths: Sequence[tuple[str, bytes]] = ...
     ) -> Query:

@@ -21,7 +21,14 @@ use crate::{Error, Result};
 /// # Errors
 /// `Query` naming the table, the file and why; errors of reading a footer.
 pub(super) async fn check(table: &ReadTable) -> Result<()> {
-    let Some(lake) = LakeTable::of(&table.files) else { return Ok(()) };
+    let Some(metadata) = &table.files.metadata else { return Ok(()) };
+    let Some(lake) = LakeTable::of(&table.files) else {
+        let what = metadata.pinned().format;
+        return Err(refused(&format!(
+            "the table {} is of the format {what}, which executors cannot read as this process does",
+            metadata.label()
+        )));
+    };
     for index in 0..table.files.files.len() {
         let file = lake.file(index);
         let why = if file.has_deletes() {

@@ -3,6 +3,7 @@
 mod agree;
 mod bad_files;
 mod csv_schema;
+mod delta;
 mod file_schema;
 mod files;
 mod infer;
@@ -13,6 +14,7 @@ mod merge;
 mod sound_scan;
 mod text_types;
 
+pub use delta::open_delta;
 pub use files::{FilesTable, outlined, statistics, unqualified};
 pub use infer::{FilesSpec, ListedFiles, TableOptions, infer_table, list_table};
 pub use lake::open_lake;

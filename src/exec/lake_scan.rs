@@ -1,4 +1,4 @@
-//! The scan of an Iceberg table as DataFusion plans it: a file scan whose files are opened with
+//! The scan of an Iceberg or Delta table as DataFusion plans it: a file scan whose files are opened with
 //! their deletes.
 
 use std::any::Any;
@@ -22,7 +22,6 @@ use futures::{StreamExt, TryStreamExt};
 use super::open::open_split;
 use crate::catalog::{of_table, push_filters};
 use crate::formats::{FileRef, Split, TableFiles};
-use crate::iceberg::LakeTable;
 
 /// Files opened ahead of the one that is read.
 const FILES_AHEAD: usize = 2;
@@ -94,8 +93,8 @@ impl DataSource for LakeScan {
     }
 
     fn fmt_as(&self, _: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Some(lake) = LakeTable::of(&self.table) {
-            write!(f, "iceberg={}, files={}", lake.spec(), self.count)?;
+        if let Some(lake) = &self.table.metadata {
+            write!(f, "{}={}, files={}", lake.pinned().format, lake.label(), self.count)?;
         }
         if let Some(projection) = self.config.file_source.projection() {
             write!(f, ", projection={projection}")?;

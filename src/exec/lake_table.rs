@@ -1,4 +1,4 @@
-//! A pinned snapshot of an Iceberg table as a DataFusion table.
+//! A pinned version of an Iceberg or Delta table as a DataFusion table.
 
 use std::sync::Arc;
 
@@ -21,26 +21,26 @@ use datafusion::physical_plan::empty::EmptyExec;
 use super::lake_scan::LakeScan;
 use crate::basics::table_basics;
 use crate::catalog::{outlined, statistics, unqualified};
-use crate::formats::{Outline, TableFiles};
-use crate::iceberg::LakeTable;
+use crate::formats::{Outline, TableFiles, TableMetadata};
 use crate::{Error, Result};
 
 /// A pinned snapshot: metadata prunes its files, the rest is the scan's.
 #[derive(Debug)]
 pub struct LakeProvider {
     files: Arc<TableFiles>,
-    lake: Arc<LakeTable>,
+    lake: Arc<dyn TableMetadata>,
     schema: SchemaRef,
 }
 
 impl LakeProvider {
-    /// A table over the files that [`open_lake`](crate::catalog::open_lake) gave.
+    /// A table over the files that [`open_lake`](crate::catalog::open_lake) or
+    /// [`open_delta`](crate::catalog::open_delta) gave.
     ///
     /// # Errors
     /// An internal error for other files.
     pub fn try_new(files: Arc<TableFiles>) -> Result<Self> {
-        let lake =
-            LakeTable::of(&files).ok_or_else(|| Error::config("these are no Iceberg files"))?;
+        let lake = files.metadata.clone();
+        let lake = lake.ok_or_else(|| Error::config("these are files of no table format"))?;
         let schema = lake.visible_schema();
         Ok(Self { files, lake, schema })
     }
@@ -56,7 +56,7 @@ impl LakeProvider {
         let count = self.files.files.len();
         let all = || (0..count).collect();
         let df_schema = DFSchema::try_from(Arc::clone(&self.schema))?;
-        let filter = match &self.lake.spec().scan_filter {
+        let filter = match self.lake.scan_filter() {
             Some(text) => Some(parse_filter(state, text, &df_schema)?),
             None => {
                 let filters = filters.iter().filter(|filter| !filter.is_volatile());
@@ -77,12 +77,12 @@ impl LakeProvider {
     /// Rows and bytes of the kept files. With deletes, rows are known to be no more than those
     /// stored.
     fn outline(&self, kept: &[usize]) -> Outline {
-        let files = || kept.iter().map(|index| self.lake.file(*index));
+        let listed = || kept.iter().map(|index| self.lake.listed(*index));
         Outline {
             files: kept.len() as u64,
-            bytes: files().map(|file| file.size).sum(),
-            rows: Some(files().map(|file| file.records).sum()),
-            exact: !files().any(crate::iceberg::DataFile::has_deletes),
+            bytes: kept.iter().map(|index| self.files.files[*index].meta.size).sum(),
+            rows: Some(listed().map(|file| file.live.unwrap_or(file.records)).sum()),
+            exact: listed().all(|file| file.live.is_some()),
         }
     }
 }

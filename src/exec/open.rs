@@ -58,10 +58,26 @@ pub(super) fn open_split(
             );
             futures::stream::once(opened).try_flatten().boxed()
         }
+        None if has_positions(table, index) => {
+            let (table, config, split) = (Arc::clone(table), Arc::clone(config), *split);
+            let opened = async move {
+                let read = match read {
+                    Some(read) => Some(read),
+                    None => access_to_rows(&table, &split, ALL_ROWS).await?,
+                };
+                open(&table, &config, projection_of(&config), &split, read, context)
+            };
+            futures::stream::once(opened).try_flatten().boxed()
+        }
         _ => open(table, config, projection_of(config), split, read, context)?,
     };
     let rows = caught_rows(rows).map(move |batch| batch.map_err(|error| located(error, &place)));
     Ok(Box::pin(RecordBatchStreamAdapter::new(Arc::clone(schema), rows)))
+}
+
+/// Returns true if a deletion vector takes rows out of a data file.
+fn has_positions(table: &TableFiles, index: usize) -> bool {
+    table.metadata.as_ref().is_some_and(|metadata| metadata.listed(index).has_deletes)
 }
 
 /// As DataFusion opens it, with projection `projection` in place of the scan's; or column by

@@ -33,7 +33,6 @@ use super::sample::SampleExec;
 use super::split_scan::{ScanSource, SplitScanExec};
 use crate::fingerprint::{self, Form, data_type};
 use crate::formats::FileRef;
-use crate::iceberg::LakeTable;
 use crate::{Error, Result};
 
 /// Files of a scan that its form names: the first ones. A worker that has only a share of the files
@@ -155,7 +154,8 @@ fn write_scan(
                 table.format.write(form);
                 Ok(())
             })?;
-            let lake = LakeTable::of(table).map(|lake| lake.spec().identity()).transpose()?;
+            // The identity of a Delta table begins with its format's name.
+            let lake = table.metadata.as_ref().map(|lake| lake.identity()).transpose()?;
             form.optional_text("iceberg", lake.as_deref());
         }
         None => {

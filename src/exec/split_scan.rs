@@ -25,7 +25,6 @@ use datafusion::physical_plan::{
 use super::open::{open_split, parquet_options, predicate_first, projected};
 use crate::basics::node_basics;
 use crate::formats::{Format, MatrixExpr, Split, SplitUnit, TableFiles, memory};
-use crate::iceberg::LakeTable;
 use crate::matrix::{MatrixColumns, places};
 
 /// The source of a driving scan.
@@ -226,8 +225,8 @@ impl DisplayAs for SplitScanExec {
         write!(f, "SplitScanExec: splits={}", self.splits.len())?;
         match &self.source {
             ScanSource::Files { table, config } => {
-                match LakeTable::of(table) {
-                    Some(lake) => write!(f, ", iceberg={}", lake.spec())?,
+                match &table.metadata {
+                    Some(lake) => write!(f, ", {}={}", lake.pinned().format, lake.label())?,
                     None => write!(f, ", format={}", table.format.name())?,
                 }
                 write!(f, ", files={}", table.files.len())?;

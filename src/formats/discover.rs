@@ -286,9 +286,12 @@ async fn whole_listed_file(
     bytes: u64,
 ) -> Result<FileSplits> {
     let records = metadata.listed(index).records;
-    let deleted = match metadata.deleted_positions(&table.store, index).await? {
-        Some(deleted) => deleted.len(),
-        None => 0,
+    let deleted = match metadata.listed(index).live {
+        Some(live) => records.saturating_sub(live),
+        None => {
+            let deleted = metadata.deleted_positions(&table.store, index).await?;
+            deleted.map_or(0, |deleted| deleted.len())
+        }
     };
     let rows = records.saturating_sub(deleted);
     let is_counted = !metadata.listed(index).has_equality_deletes;

@@ -27,6 +27,16 @@ pub fn deletion_vector(blob: &[u8], cardinality: u64) -> Result<RoaringTreemap> 
     if crc32fast::hash(body) != u32::from_be_bytes(*checksum) {
         return Err(damaged("its checksum does not match"));
     }
+    positions_in(body, cardinality)
+}
+
+/// The positions in magic and bitmap, without length and checksum: Delta tables keep small deletion
+/// vectors so, inside their log.
+///
+/// # Errors
+/// `Data` where they are damaged.
+pub fn positions_in(body: &[u8], cardinality: u64) -> Result<RoaringTreemap> {
+    let damaged = |what: &str| Error::data(format!("the deletion vector is damaged: {what}"));
     let bitmap = body.strip_prefix(&MAGIC).ok_or_else(|| damaged("its magic number is wrong"))?;
     let positions = RoaringTreemap::deserialize_from(bitmap)
         .map_err(|error| damaged("its bitmap cannot be decoded").with_source(error))?;

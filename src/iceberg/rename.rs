@@ -302,7 +302,11 @@ fn child_mapping<'a>(mapped: Option<&'a MappedField>, name: &str) -> Option<&'a 
     mapped?.fields().iter().map(Arc::as_ref).find(|field| field.names().iter().any(|n| n == name))
 }
 
-fn rebuilt(
+/// A group of another name, and with other fields.
+///
+/// # Errors
+/// `Data` where the file's schema is malformed.
+pub(crate) fn rebuilt(
     group: &ParquetType,
     name: &str,
     fields: Vec<Arc<ParquetType>>,
@@ -318,7 +322,11 @@ fn rebuilt(
     Ok(Arc::new(builder.build().map_err(malformed)?))
 }
 
-fn renamed_primitive(file: &ParquetType, name: &str) -> Result<Arc<ParquetType>> {
+/// A column of another name.
+///
+/// # Errors
+/// `Data` where the file's schema is malformed.
+pub(crate) fn renamed_primitive(file: &ParquetType, name: &str) -> Result<Arc<ParquetType>> {
     let info = file.get_basic_info();
     let ParquetType::PrimitiveType { physical_type, type_length, precision, scale, .. } = file
     else {

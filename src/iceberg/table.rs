@@ -8,16 +8,17 @@ use arrow::record_batch::RecordBatch;
 use async_trait::async_trait;
 use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr_adapter::PhysicalExprAdapterFactory;
+use datafusion::scalar::ScalarValue;
 use object_store::ObjectStore;
 
 use super::adapt::FieldAdapter;
 use super::deletes::{DeleteCache, EqualityKeys};
 use super::rename::ColumnMap;
-use super::spec::{DataFile, LakeSpec, Storage};
+use super::spec::{DataFile, DeleteFile, LakeSpec, Storage};
 use super::types::arrow_schema;
 use super::values::FileValues;
 use crate::Result;
-use crate::formats::{Format, ListedFile, Positions, TableFiles, TableMetadata};
+use crate::formats::{Format, ListedFile, PinnedVersion, Positions, TableFiles, TableMetadata};
 use crate::prune::judge;
 
 /// One snapshot of an Iceberg table.
@@ -69,13 +70,6 @@ impl LakeTable {
         arrow_schema(&self.spec.schema)
     }
 
-    /// The columns that a query sees.
-    pub fn visible_schema(&self) -> SchemaRef {
-        let all = self.read_schema();
-        let fields: Vec<_> = all.fields().iter().take(self.spec.visible).cloned().collect();
-        Arc::new(Schema::new(fields))
-    }
-
     /// Data file `index`.
     pub fn file(&self, index: usize) -> &DataFile {
         &self.spec.files[index]
@@ -91,11 +85,6 @@ impl LakeTable {
             true => Ok(self.adapter.clone()),
             false => FieldAdapter::try_new(&self.spec.schema, constants),
         }
-    }
-
-    /// Which files may hold a row that the predicate (over the table's schema) keeps.
-    pub fn may_match(&self, predicate: &Arc<dyn PhysicalExpr>) -> Vec<bool> {
-        judge(predicate, &self.values).none.iter().map(|none| !none).collect()
     }
 
     /// The deleted positions of data file `index`; None where no delete file lists any.
@@ -134,12 +123,54 @@ impl LakeTable {
 
 #[async_trait]
 impl TableMetadata for LakeTable {
+    fn pinned(&self) -> PinnedVersion<'_> {
+        PinnedVersion {
+            format: "iceberg",
+            table_id: &self.spec.uuid,
+            version: self.spec.snapshot,
+            schema: self.spec.schema.schema_id(),
+        }
+    }
+
+    fn label(&self) -> String {
+        self.spec.to_string()
+    }
+
+    fn identity(&self) -> Result<String> {
+        self.spec.identity()
+    }
+
+    fn visible_schema(&self) -> SchemaRef {
+        let all = self.read_schema();
+        let fields: Vec<_> = all.fields().iter().take(self.spec.visible).cloned().collect();
+        Arc::new(Schema::new(fields))
+    }
+
+    fn scan_filter(&self) -> Option<&str> {
+        self.spec.scan_filter.as_deref()
+    }
+
+    fn may_match(&self, predicate: &Arc<dyn PhysicalExpr>) -> Vec<bool> {
+        judge(predicate, &self.values).none.iter().map(|none| !none).collect()
+    }
+
+    fn constants(&self, index: usize) -> Result<Vec<(String, ScalarValue)>> {
+        self.values.constants(index)
+    }
+
+    fn names(&self) -> (Vec<String>, Vec<String>) {
+        let deletes = |file: &DeleteFile| format!("{} {:?}", file.uri, file.kind);
+        let data = self.spec.files.iter().map(|file| file.uri.clone()).collect();
+        (data, self.spec.deletes.iter().map(deletes).collect())
+    }
+
     fn listed(&self, index: usize) -> ListedFile<'_> {
         let file = self.file(index);
         ListedFile {
             uri: &file.uri,
             format: (file.format == Storage::Orc).then_some(&Format::Orc),
             records: file.records,
+            live: (!file.has_deletes()).then_some(file.records),
             has_deletes: file.has_deletes(),
             has_equality_deletes: !file.equality.is_empty(),
         }

@@ -34,6 +34,25 @@ pub struct FileValues {
     columns: HashMap<String, HashMap<Role, usize>>,
 }
 
+/// Facts about one column of a table, a value for each data file; None where nothing is known.
+#[derive(Clone, Debug)]
+pub struct KnownColumn {
+    /// The column's name in the table.
+    pub name: String,
+    /// Its type there.
+    pub data_type: DataType,
+    /// Whether no file stores it: `lower` has the values, null among them.
+    pub is_constant: bool,
+    /// No value is less, NaN aside.
+    pub lower: Vec<Option<ScalarValue>>,
+    /// No value is greater, NaN aside.
+    pub upper: Vec<Option<ScalarValue>>,
+    /// How many values are null.
+    pub nulls: Vec<Option<u64>>,
+    /// How many values are NaN.
+    pub nans: Vec<Option<u64>>,
+}
+
 /// The role of a batch column for a column of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Role {
@@ -199,6 +218,46 @@ impl FileValues {
             }
         }
         let options = RecordBatchOptions::new().with_row_count(Some(files.len()));
+        let schema = Arc::new(Schema::new(fields));
+        Self::from_batch(RecordBatch::try_new_with_options(schema, arrays, &options)?)
+    }
+
+    /// Values that another table format's metadata has, a row for each of `records`.
+    ///
+    /// # Errors
+    /// An internal error where a value has another type than its column.
+    pub fn of_columns(records: Vec<u64>, columns: &[KnownColumn]) -> Result<Self> {
+        let files = records.len();
+        let mut fields: Vec<FieldRef> =
+            vec![Arc::new(Field::new(RECORDS, DataType::UInt64, false))];
+        let mut arrays: Vec<ArrayRef> = vec![Arc::new(UInt64Array::from(records))];
+        for known in columns {
+            let null = ScalarValue::try_from(&known.data_type)?;
+            let column = |values: &[Option<ScalarValue>]| -> Result<ArrayRef> {
+                match values.is_empty() {
+                    true => Ok(arrow::array::new_empty_array(&known.data_type)),
+                    false => Ok(ScalarValue::iter_to_array(
+                        values.iter().map(|value| value.clone().unwrap_or_else(|| null.clone())),
+                    )?),
+                }
+            };
+            let mut add = |role: Role, array: ArrayRef| {
+                if array.null_count() < array.len() {
+                    let name = format!("{}{OF}{}", role.name(), known.name);
+                    fields.push(Arc::new(Field::new(name, array.data_type().clone(), true)));
+                    arrays.push(array);
+                }
+            };
+            if known.is_constant {
+                add(Role::Constant, column(&known.lower)?);
+                add(Role::Fixed, Arc::new(BooleanArray::from(vec![Some(true); files])));
+            }
+            add(Role::Lower, column(&known.lower)?);
+            add(Role::Upper, column(&known.upper)?);
+            add(Role::Nulls, Arc::new(known.nulls.iter().copied().collect::<UInt64Array>()));
+            add(Role::Nans, Arc::new(known.nans.iter().copied().collect::<UInt64Array>()));
+        }
+        let options = RecordBatchOptions::new().with_row_count(Some(files));
         let schema = Arc::new(Schema::new(fields));
         Self::from_batch(RecordBatch::try_new_with_options(schema, arrays, &options)?)
     }

@@ -22,7 +22,7 @@ use crate::session::{
     FunctionInfo, LakeChange, LakeOrigin, LakeSource, PlanOptions, Query, Session, SessionOptions,
     TableInfo,
 };
-use crate::storage::{CacheOptions, ForeignCredentials};
+use crate::storage::{CacheOptions, ForeignCredentials, StoreAccess};
 
 /// A table of a session: name, kind, files, bytes, rows, and files left out with the reason.
 type TableRow =
@@ -222,14 +222,35 @@ impl PySession {
         let malformed = |error| to_py(Error::config(format!("bad Iceberg table: {error}")));
         let origin: LakeOrigin = serde_json::from_str(origin).map_err(malformed)?;
         let at: TravelTo = serde_json::from_str(at).map_err(malformed)?;
-        let source = LakeSource { origin, at, scan_filter };
-        let session = Arc::clone(&self.session);
-        wait(py, move || async move {
-            if let Some(filter) = source.scan_filter.clone() {
-                planned(move || async move { check_predicate(&filter) }).await?;
-            }
-            session.register_lake(&name, source).await
-        })
+        self.register_source(py, name, LakeSource { origin, at, scan_filter })
+    }
+
+    /// Registers one Delta table. `storage_options` and `at` are JSON; see `TravelTo`.
+    #[pyo3(signature = (name, location, at, storage_options="{}", credentials=None, files=None, scan_filter=None))]
+    #[expect(clippy::too_many_arguments, reason = "two are objects, which no JSON holds")]
+    fn register_delta(
+        &self,
+        py: Python<'_>,
+        name: String,
+        location: String,
+        at: &str,
+        storage_options: &str,
+        credentials: Option<Bound<'_, PyAny>>,
+        files: Option<Bound<'_, PyAny>>,
+        scan_filter: Option<String>,
+    ) -> PyResult<()> {
+        let malformed = |error| to_py(Error::config(format!("bad Delta table: {error}")));
+        let at: TravelTo = serde_json::from_str(at).map_err(malformed)?;
+        let mut access = StoreAccess {
+            options: serde_json::from_str(storage_options).map_err(malformed)?,
+            credentials: credentials.as_ref().map(asked).transpose()?,
+            files: None,
+        };
+        if let Some(files) = &files {
+            access.files = Some(Arc::new(PyFiles::try_new(files)?));
+        }
+        let source = LakeSource { origin: LakeOrigin::Delta { location, access }, at, scan_filter };
+        self.register_source(py, name, source)
     }
 
     /// The paths that a statement names as tables.
@@ -257,6 +278,18 @@ impl PySession {
         let find = move || async move { session.query_over(&sql, skip_bad, &paths).await };
         let query = wait(py, || planned(find))?;
         Ok(PyQuery { query })
+    }
+}
+
+impl PySession {
+    fn register_source(&self, py: Python<'_>, name: String, source: LakeSource) -> PyResult<()> {
+        let session = Arc::clone(&self.session);
+        wait(py, move || async move {
+            if let Some(filter) = source.scan_filter.clone() {
+                planned(move || async move { check_predicate(&filter) }).await?;
+            }
+            session.register_lake(&name, source).await
+        })
     }
 }
 

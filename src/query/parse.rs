@@ -57,7 +57,7 @@ pub struct ParsedQuery {
 /// Parses one read-only statement.
 ///
 /// # Arguments
-/// `is_catalog` returns true for the name of a registered catalog.
+/// `is_catalog` returns true for the name of a registered catalog, and of a metadata table.
 ///
 /// # Errors
 /// `Query` for a syntax error, several statements, or anything but SELECT, VALUES or WITH.
@@ -316,7 +316,9 @@ impl TableFinder<'_> {
         let Some(last) = parts.pop() else { return Ok(None) };
         let (table, at) = split_name(&last)?;
         let (table, at) = (table.to_owned(), at);
-        let of_catalog = parts.first().is_some_and(|first| (self.is_catalog)(first));
+        // A metadata table is named by one word, which holds a dollar sign.
+        let first = parts.first().or(Some(&table).filter(|table| table.contains('$')));
+        let of_catalog = first.is_some_and(|first| (self.is_catalog)(first));
         parts.push(table);
         if !of_catalog && at.is_none() {
             return Ok(None);

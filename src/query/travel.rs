@@ -93,7 +93,7 @@ fn value(tokens: &[Token], kind: Kind, at: usize) -> Result<(TravelTo, usize)> {
         (Kind::Time, Some(Token::SingleQuotedString(text))) => TravelTo::time(text)?,
         (Kind::Version, _) => {
             return Err(Error::query(
-                "VERSION AS OF needs a snapshot id, or the name of a branch or tag in single quotes",
+                "VERSION AS OF needs a snapshot id or a version, or the name of a branch or tag in single quotes",
             ));
         }
         (Kind::Time, _) => {

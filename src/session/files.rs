@@ -3,13 +3,14 @@
 
 use std::sync::Arc;
 
+use super::delta::has_local_log;
 use super::query::path_memos;
 use super::registered::Registered;
 use super::registry::{Session, TABLE_SCHEMA};
 use super::serialised_plan;
 use crate::catalog::{FilesSpec, ListedFiles, TableOptions, infer_table, list_table};
 use crate::formats::TableFiles;
-use crate::storage::{Location, OpenedPaths};
+use crate::storage::{Location, OpenedPaths, is_delta_folder};
 use crate::{Error, Result};
 
 /// Where the plan cache keeps tables.
@@ -27,7 +28,7 @@ impl Session {
         options: TableOptions,
     ) -> Result<()> {
         self.check_name(name)?;
-        let listed = self.listed(paths, options).await?;
+        let listed = self.delta_or_files(paths, options).await?;
         self.bind((TABLE_SCHEMA.to_owned(), name.to_owned()), listed)
     }
 
@@ -98,6 +99,25 @@ impl Session {
             }
         }
         options
+    }
+
+    /// The Delta table that a path without a format names, or files.
+    pub(super) async fn delta_or_files(
+        &self,
+        paths: &[String],
+        options: TableOptions,
+    ) -> Result<Registered> {
+        let ([path], None) = (paths, &options.format) else {
+            return self.listed(paths, options).await;
+        };
+        if has_local_log(path) {
+            return self.delta_table(path, &options).await;
+        }
+        match self.listed(paths, options.clone()).await {
+            // Of a store, only its listing tells.
+            Err(error) if is_delta_folder(&error, path) => self.delta_table(path, &options).await,
+            listed => listed,
+        }
     }
 
     /// Lists files, with facts from the plan cache or from their footers.

@@ -1,4 +1,5 @@
-//! Iceberg in a session: catalogs by name, tables loaded when a query names them, and pinned then.
+//! Iceberg and Delta in a session: catalogs by name, tables loaded when a query names them, and
+//! pinned then.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::{Arc, PoisonError};
@@ -10,14 +11,15 @@ use super::metadata_tables;
 use super::registered::{Registered, TableKey};
 use super::registry::Session;
 use crate::catalog::open_lake;
-use crate::formats::TableFiles;
+use crate::formats::{PinnedVersion, TableFiles, TableMetadata};
 use crate::iceberg::catalog::{IcebergCatalog, LoadedTable, StorageAccess, load_metadata};
-use crate::iceberg::{DeleteFile, LakeSpec, LakeTable, TravelTo, load};
+use crate::iceberg::{LakeTable, TravelTo, load};
 use crate::query::LakeName;
+use crate::storage::StoreAccess;
 use crate::{Error, ErrorKind, Result, list_names, suggestion};
 
-/// Where an Iceberg table comes from: enough to ask for it again.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// Where an Iceberg or Delta table comes from: enough to ask for it again.
+#[derive(Clone, Debug)]
 pub struct LakeSource {
     /// Its catalog and name, or its metadata file.
     pub origin: LakeOrigin,
@@ -28,7 +30,7 @@ pub struct LakeSource {
 }
 
 /// A table's place.
-#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Serialize, Deserialize)]
 pub enum LakeOrigin {
     /// In a registered catalog.
     Catalog {
@@ -51,6 +53,13 @@ pub enum LakeOrigin {
         /// Properties for its files, secrets among them.
         properties: BTreeMap<String, String>,
     },
+    /// The directory of a Delta table.
+    Delta {
+        /// Where.
+        location: String,
+        /// How its store is reached.
+        access: StoreAccess,
+    },
 }
 
 impl std::fmt::Debug for LakeOrigin {
@@ -60,7 +69,7 @@ impl std::fmt::Debug for LakeOrigin {
                 write!(f, "{catalog}.{}.{table}", namespace.join("."))
             }
             Self::Registered { name } => f.write_str(name),
-            Self::Path { location, .. } => f.write_str(location),
+            Self::Path { location, .. } | Self::Delta { location, .. } => f.write_str(location),
         }
     }
 }
@@ -85,33 +94,32 @@ pub struct LakeChange {
 }
 
 impl LakeChange {
-    fn between(table: &str, before: &LakeSpec, after: &LakeSpec) -> Self {
-        let count = |of: &[&str], other: &[&str]| {
-            let other: HashSet<&str> = other.iter().copied().collect();
-            of.iter().filter(|uri| !other.contains(**uri)).count()
+    fn between(table: &str, before: &dyn TableMetadata, after: &dyn TableMetadata) -> Self {
+        let count = |of: &[String], other: &[String]| {
+            let other: HashSet<&String> = other.iter().collect();
+            of.iter().filter(|name| !other.contains(name)).count()
         };
-        let data = |spec: &LakeSpec| spec.files.iter().map(|f| f.uri.clone()).collect::<Vec<_>>();
-        let deletes = |spec: &LakeSpec| {
-            let name = |file: &DeleteFile| format!("{} {:?}", file.uri, file.kind);
-            spec.deletes.iter().map(name).collect::<Vec<_>>()
-        };
-        let moved = |a: Vec<String>, b: Vec<String>| {
-            let (a, b): (Vec<&str>, Vec<&str>) =
-                (a.iter().map(String::as_str).collect(), b.iter().map(String::as_str).collect());
-            (count(&b, &a), count(&a, &b))
-        };
-        let (files_added, files_removed) = moved(data(before), data(after));
-        let (deletes_added, deletes_removed) = moved(deletes(before), deletes(after));
+        let (data, deletes) = before.names();
+        let (data_now, deletes_now) = after.names();
         Self {
             table: table.to_owned(),
-            before: before.snapshot,
-            after: after.snapshot,
-            files_added,
-            files_removed,
-            deletes_added,
-            deletes_removed,
+            before: before.pinned().version,
+            after: after.pinned().version,
+            files_added: count(&data_now, &data),
+            files_removed: count(&data, &data_now),
+            deletes_added: count(&deletes_now, &deletes),
+            deletes_removed: count(&deletes, &deletes_now),
         }
     }
+}
+
+/// How another process opens the files of a table.
+#[derive(Clone, Debug)]
+pub enum LakeAccess {
+    /// Of an Iceberg table.
+    Iceberg(StorageAccess),
+    /// Of a Delta table.
+    Delta(StoreAccess),
 }
 
 /// A pinned table and where it came from.
@@ -120,18 +128,23 @@ pub struct Lake {
     /// The pinned files.
     pub table: Arc<TableFiles>,
     /// How another process opens them.
-    pub access: StorageAccess,
+    pub access: LakeAccess,
     /// Where it came from; None in a process that has it from a recipe.
     pub source: Option<LakeSource>,
 }
 
 impl Lake {
-    /// The snapshot's identity; see [`LakeSpec::identity`](crate::iceberg::LakeSpec::identity).
+    /// The identity of its rows; see [`TableMetadata::identity`].
     ///
     /// # Errors
     /// As there.
     pub fn identity(&self) -> Result<String> {
-        LakeTable::of(&self.table).map_or_else(|| Ok(String::new()), |lake| lake.spec().identity())
+        self.table.metadata.as_ref().map_or_else(|| Ok(String::new()), |lake| lake.identity())
+    }
+
+    /// The point in the table's history.
+    pub fn pinned(&self) -> Option<PinnedVersion<'_>> {
+        self.table.metadata.as_ref().map(|lake| lake.pinned())
     }
 }
 
@@ -158,9 +171,10 @@ impl Session {
     }
 
     /// Returns true if a catalog of this name was registered, here or where this session's tables
-    /// were pinned.
+    /// were pinned, or if it is the name of a metadata table.
     pub(super) fn is_catalog(&self, name: &str) -> bool {
         self.catalogs.read().unwrap_or_else(PoisonError::into_inner).contains_key(name)
+            || self.is_delta_metadata(name)
     }
 
     /// The catalog of a name.
@@ -185,7 +199,7 @@ impl Session {
         }
     }
 
-    /// Registers one Iceberg table, at a point of its history, under a name of its own.
+    /// Registers one Iceberg or Delta table, at a point of its history, under a name of its own.
     ///
     /// # Errors
     /// As [`load`]; `TableNotFound` for an unknown catalog or table.
@@ -208,6 +222,11 @@ impl Session {
 
     /// Loads and pins a table that a query names, or keeps the pin if the table has not changed.
     pub(super) async fn loaded(&self, name: &LakeName) -> Result<Registered> {
+        if let [only] = name.parts.as_slice()
+            && let Some(rows) = self.delta_metadata(only, &name.at).await?
+        {
+            return Ok(rows);
+        }
         let (source, metadata_table) = self.source_of(name)?;
         let Some(kind) = metadata_table else {
             return Ok(Registered::Lake(Arc::new(self.load_lake(&name.key, &source).await?)));
@@ -252,7 +271,7 @@ impl Session {
             }
             return Err(match registered {
                 Some(_) => Error::query(format!(
-                    "table {table:?} is no Iceberg table, so it has no history to travel in"
+                    "table {table:?} is no Iceberg or Delta table, so it has no history to travel in"
                 )),
                 None => self.table_not_found(&table),
             });
@@ -279,10 +298,16 @@ impl Session {
             LakeOrigin::Path { location, properties } => {
                 load_metadata(location, &StorageAccess::new(properties)).await
             }
+            LakeOrigin::Delta { location, .. } => {
+                Err(Error::config(format!("{location} is a Delta table and no Iceberg table")))
+            }
         }
     }
 
     pub(super) async fn load_lake(&self, name: &str, source: &LakeSource) -> Result<Lake> {
+        if let LakeOrigin::Delta { location, access } = &source.origin {
+            return self.load_delta(name, location, access, source).await;
+        }
         let loaded = self.load_table(source).await?;
         let store: Arc<dyn ObjectStore> = loaded.store.clone();
         let (spec, values) = load(
@@ -298,9 +323,11 @@ impl Session {
         let lake = LakeTable::try_new(spec, values)?;
         let url = self.new_store_url()?;
         let table = open_lake(lake, store, url, Arc::clone(self.counters()), self.cache())?;
-        Ok(Lake { table: Arc::new(table), access: loaded.access, source: Some(source.clone()) })
+        let access = LakeAccess::Iceberg(loaded.access);
+        Ok(Lake { table: Arc::new(table), access, source: Some(source.clone()) })
     }
-    /// These tables, with Iceberg tables loaded again: at the requested point in history, or at the
+
+    /// These tables, with Iceberg and Delta tables loaded again: at the requested point in history, or at the
     /// one in `at` for their names. Also returns the changes.
     pub(super) async fn reload(
         &self,
@@ -329,10 +356,8 @@ impl Session {
                 found.push((key.clone(), registered.clone()));
                 continue;
             }
-            if let (Some(before), Some(after)) =
-                (LakeTable::of(&lake.table), LakeTable::of(&reloaded.table))
-            {
-                changes.push(LakeChange::between(&key.1, before.spec(), after.spec()));
+            if let (Some(before), Some(after)) = (&lake.table.metadata, &reloaded.table.metadata) {
+                changes.push(LakeChange::between(&key.1, before.as_ref(), after.as_ref()));
             }
             found.push((key.clone(), Registered::Lake(Arc::new(reloaded))));
         }

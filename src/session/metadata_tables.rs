@@ -70,27 +70,44 @@ pub async fn read(
             ));
         }
     };
+    let (schema, batch) = batch_of(columns)?;
+    Ok((schema, vec![batch]))
+}
+
+/// The columns as one batch.
+///
+/// # Errors
+/// An internal error where they differ in length.
+pub fn batch_of(columns: Columns) -> Result<(SchemaRef, RecordBatch)> {
     let fields: Vec<Field> = columns
         .iter()
         .map(|(name, array)| Field::new(*name, array.data_type().clone(), true))
         .collect();
     let schema = Arc::new(Schema::new(fields));
     let arrays = columns.into_iter().map(|(_, array)| array).collect();
-    let batch = RecordBatch::try_new(Arc::clone(&schema), arrays)?;
-    Ok((schema, vec![batch]))
+    Ok((Arc::clone(&schema), RecordBatch::try_new(schema, arrays)?))
 }
 
-type Columns = Vec<(&'static str, ArrayRef)>;
+/// The columns of a metadata table, by name.
+pub type Columns = Vec<(&'static str, ArrayRef)>;
 
-fn times(millis: impl Iterator<Item = i64>) -> ArrayRef {
+/// Times from milliseconds since 1970-01-01 UTC.
+pub fn times(millis: impl Iterator<Item = i64>) -> ArrayRef {
     Arc::new(TimestampMillisecondArray::from_iter_values(millis).with_timezone("UTC"))
 }
 
-fn texts<T: AsRef<str>>(values: impl Iterator<Item = T>) -> ArrayRef {
+/// Texts.
+pub fn texts<T: AsRef<str>>(values: impl Iterator<Item = T>) -> ArrayRef {
     Arc::new(StringArray::from_iter_values(values))
 }
 
-fn longs(values: impl Iterator<Item = Option<i64>>) -> ArrayRef {
+/// Texts, some of which are null.
+pub fn texts_or_null(values: impl Iterator<Item = Option<String>>) -> ArrayRef {
+    Arc::new(values.collect::<StringArray>())
+}
+
+/// Whole numbers.
+pub fn longs(values: impl Iterator<Item = Option<i64>>) -> ArrayRef {
     Arc::new(Int64Array::from_iter(values))
 }
 

@@ -2,6 +2,7 @@
 
 mod analyze;
 mod count;
+mod delta;
 mod discovery;
 mod engine;
 mod epoch_plan;
@@ -33,7 +34,7 @@ pub use count::{SplitCount, SplitCounter};
 pub use engine::StageEngine;
 pub use epoch_plan::EpochPlan;
 pub use functions::{FunctionInfo, decode_schema, encode_schema};
-pub use lake::{LakeChange, LakeOrigin, LakeSource};
+pub use lake::{LakeAccess, LakeChange, LakeOrigin, LakeSource};
 pub use plan::{Plan, PlanOptions, ScanReport, SplitInfo, Totals};
 pub use query::Query;
 pub use registered::TableInfo;

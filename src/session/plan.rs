@@ -13,7 +13,6 @@ use super::query::Query;
 use super::serialised_plan;
 use crate::exec::{Rewritten, ScanSource};
 use crate::formats::{SortedColumn, Split, sorted_columns};
-use crate::iceberg::LakeTable;
 use crate::{Error, Result};
 
 /// The size of splits, and the rows left out of them.
@@ -378,9 +377,9 @@ impl Plan {
                     .iter()
                     .map(|value| (!value.is_null()).then(|| value.to_string()));
                 let mut partition_values: Vec<_> = names.zip(values).collect();
-                let lake = LakeTable::of(table);
-                if let Some(lake) = &lake {
-                    let constants = lake.values().constants(index).unwrap_or_default();
+                let lake = table.metadata.as_ref();
+                if let Some(lake) = lake {
+                    let constants = lake.constants(index).unwrap_or_default();
                     partition_values
                         .extend(constants.into_iter().map(|(n, v)| (n, Some(v.to_string()))));
                 }
@@ -388,7 +387,7 @@ impl Plan {
                     path: table.display_path(index),
                     file_size: file.meta.size,
                     partition_values,
-                    snapshot: lake.and_then(|lake| lake.spec().snapshot),
+                    snapshot: lake.and_then(|lake| lake.pinned().version),
                 }
             }
             _ => SplitInfo {

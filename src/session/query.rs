@@ -21,7 +21,6 @@ use super::registered::{Registered, TableKey, has_moved_on, same_content};
 use super::registry::{FUNCTION_SCHEMA, Session};
 use super::serialised_plan;
 use super::staged::{STAGE_SCHEMA, StageMode, StagedPart};
-use crate::iceberg::LakeTable;
 use crate::panics::caught_later;
 use crate::query::{PATH_SCHEMA, as_relation, check_repeatable, narrow};
 use crate::{Error, ErrorKind, Result};
@@ -132,7 +131,7 @@ impl Query {
         self.session.of_tables(&tables).await?.query(&sql).await
     }
 
-    /// The query over its Iceberg tables as they are now, or at these snapshots and schemas by
+    /// The query over its Iceberg and Delta tables as they are now, or at these snapshots and schemas by
     /// table name; with the changes. Other tables stay as they were pinned.
     ///
     /// # Errors
@@ -146,14 +145,13 @@ impl Query {
         Ok((session.query(&self.sql).await?, changes))
     }
 
-    /// The pinned snapshots of its Iceberg tables and the schemas they are read with, by the
-    /// tables' names.
+    /// The pinned snapshots of its Iceberg tables and the schemas they are read with, and the
+    /// versions of its Delta tables, by the tables' names.
     pub fn snapshots(&self) -> BTreeMap<String, (i64, i32)> {
         let pinned = self.tables.iter().filter_map(|((_, name), registered)| match registered {
             Registered::Lake(lake) => {
-                let table = LakeTable::of(&lake.table)?;
-                let spec = table.spec();
-                Some((name.clone(), (spec.snapshot?, spec.schema.schema_id())))
+                let pinned = lake.pinned()?;
+                Some((name.clone(), (pinned.version?, pinned.schema)))
             }
             _ => None,
         });

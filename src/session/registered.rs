@@ -11,7 +11,6 @@ use crate::Result;
 use crate::catalog::FilesSpec;
 use crate::fingerprint::{self, Form};
 use crate::formats::TableFiles;
-use crate::iceberg::LakeTable;
 use crate::query::{Moment, PATH_SCHEMA};
 use crate::storage::ForeignFunction;
 
@@ -23,7 +22,7 @@ pub(super) type TableKey = (String, String);
 pub struct TableInfo {
     /// The name in SQL.
     pub name: String,
-    /// `parquet`, `csv`, `json`, `arrow`, `iceberg`, `memory` or `view`.
+    /// `parquet`, `csv`, `json`, `arrow`, `iceberg`, `delta`, `memory` or `view`.
     pub kind: &'static str,
     /// Files, for tables over files.
     pub files: Option<usize>,
@@ -42,7 +41,7 @@ pub(super) enum Registered {
     Files { table: Arc<TableFiles>, spec: FilesSpec },
     /// Batches in memory, and digest and length of their content as Arrow IPC.
     Memory { schema: SchemaRef, batches: Arc<Vec<RecordBatch>>, digest: String, bytes: u64 },
-    /// A pinned snapshot of an Iceberg table.
+    /// A pinned version of an Iceberg or Delta table.
     Lake(Arc<Lake>),
     /// A query by name, with the tables that it read when it was registered.
     View { sql: String, tables: Vec<(TableKey, Registered)> },
@@ -87,7 +86,7 @@ impl Registered {
             }
             Self::Lake(lake) => {
                 // The snapshot says its files, and its metadata never changes.
-                form.text("kind", "iceberg").text("identity", &lake.identity()?);
+                form.text("kind", format_of(lake)).text("identity", &lake.identity()?);
                 fingerprint::schema(form, "columns", lake.table.schema.table_schema())?;
             }
             Self::Memory { digest, .. } => {
@@ -107,12 +106,17 @@ impl Registered {
     }
 }
 
+/// The name of a table's format.
+fn format_of(lake: &Lake) -> &'static str {
+    lake.pinned().map_or("iceberg", |pinned| pinned.format)
+}
+
 /// Returns true if two registrations of one name that do not read the same stand for one place
 /// whose content has changed in between.
 pub(super) fn has_moved_on(key: &TableKey, a: &Registered, b: &Registered) -> bool {
-    let uuid = |lake: &Lake| LakeTable::of(&lake.table).map(|table| table.spec().uuid.clone());
+    let id = |lake: &Lake| lake.pinned().map(|pinned| pinned.table_id.to_owned());
     match (a, b) {
-        (Registered::Lake(a), Registered::Lake(b)) => uuid(a) == uuid(b),
+        (Registered::Lake(a), Registered::Lake(b)) => id(a) == id(b),
         _ => key.0 == PATH_SCHEMA,
     }
 }
@@ -160,7 +164,7 @@ pub(super) fn describe(name: &str, registered: &Registered) -> TableInfo {
         Registered::Lake(lake) => TableInfo {
             name,
             quarantined: Vec::new(),
-            kind: "iceberg",
+            kind: format_of(lake),
             files: Some(lake.table.files.len()),
             bytes: Some(lake.table.files.iter().map(|file| file.meta.size).sum()),
             rows: lake.table.files.iter().map(|file| file.rows).sum(),

@@ -16,7 +16,6 @@ use super::epoch_plan::EpochPlan;
 use super::plan::Plan;
 use crate::exec::{ScanSource, SplitScanExec, numbered};
 use crate::formats::{Format, Split, SplitUnit, read_footer, units};
-use crate::iceberg::LakeTable;
 use crate::{Error, ErrorKind, Result};
 
 /// From where the physical rows of a split are counted.
@@ -145,7 +144,8 @@ impl Replay<'_> {
         Ok(rows)
     }
 
-    /// The physical rows of a split of an Iceberg table that are not deleted; None where none is.
+    /// The physical rows of a split of an Iceberg or Delta table that are not deleted; None where none
+    /// is.
     async fn live(&self, id: u32) -> Result<Option<Vec<u64>>> {
         let split = self.plan.split(id)?;
         let Some(ScanSource::Files { table, .. }) =
@@ -153,9 +153,9 @@ impl Replay<'_> {
         else {
             return Ok(None);
         };
-        let Some(lake) = LakeTable::of(table) else { return Ok(None) };
+        let Some(lake) = &table.metadata else { return Ok(None) };
         let index = split.file as usize;
-        if !lake.file(index).equality.is_empty() {
+        if lake.listed(index).has_equality_deletes {
             return Err(Error::new(
                 ErrorKind::NotShardable,
                 format!(
@@ -165,7 +165,7 @@ impl Replay<'_> {
                 ),
             ));
         }
-        let deleted = lake.positions(&table.store, index).await?;
+        let deleted = lake.deleted_positions(&table.store, index).await?;
         Ok(deleted.zip(split.row_range()).map(|(deleted, rows)| {
             (rows.start..rows.end).filter(|row| !deleted.contains(*row)).collect()
         }))

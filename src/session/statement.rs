@@ -153,7 +153,7 @@ impl Session {
             let (paths, options) = ([path.clone()], self.options_of_path(path, skip_bad));
             let listed = match known.iter().find(|(known, _)| known == path) {
                 Some((_, memo)) => self.of_listed(&paths, &options, memo).await?,
-                None => self.listed(&paths, options).await?,
+                None => self.delta_or_files(&paths, options).await?,
             };
             found.push(((PATH_SCHEMA.to_owned(), path.clone()), listed));
         }

@@ -11,17 +11,18 @@ use datafusion::scalar::ScalarValue;
 use serde::{Deserialize, Serialize};
 
 use super::ipc;
-use super::lake::Lake;
+use super::lake::{Lake, LakeAccess};
 use super::plan_part::{PlanPart, pack_ids, place, unpack_ids};
 use super::registered::{Registered, TableKey};
 use super::registry::Session;
 use super::worker_plan::WorkerPlan;
-use crate::catalog::{FilesSpec, open_lake};
+use crate::catalog::{FilesSpec, open_delta, open_lake};
+use crate::delta::{DeltaSpec, DeltaTable};
 use crate::formats::{Outline, Scans, TableFile, TableFiles};
 use crate::iceberg::catalog::StorageAccess;
 use crate::iceberg::{FileValues, LakeSpec, LakeTable};
 use crate::query::Moment;
-use crate::storage::Foreign;
+use crate::storage::{Foreign, StoreAccess};
 use crate::{Error, Result};
 
 /// The share of a plan that a worker gets.
@@ -57,6 +58,7 @@ impl Share {
 pub(super) enum WorkerTable {
     Files(WorkerFiles),
     Lake(WorkerLake),
+    Delta(WorkerDelta),
     Memory(WorkerMemory),
     View { sql: String },
     Function(usize),
@@ -74,7 +76,15 @@ impl WorkerTable {
                 Self::Files(WorkerFiles::of(table, spec, share.files_of(table), worker)?)
             }
             Registered::Lake(lake) => {
-                Self::Lake(WorkerLake::of(lake, share.files_of(&lake.table), worker)?)
+                let kept = share.files_of(&lake.table);
+                match &lake.access {
+                    LakeAccess::Iceberg(access) => {
+                        Self::Lake(WorkerLake::of(&lake.table, access, kept, worker)?)
+                    }
+                    LakeAccess::Delta(access) => {
+                        Self::Delta(WorkerDelta::of(&lake.table, access, kept, worker)?)
+                    }
+                }
             }
             Registered::Memory { schema, batches, digest, bytes } => {
                 let kept = match share.is_unread(Arc::as_ptr(batches) as usize) {
@@ -105,6 +115,7 @@ impl WorkerTable {
         let registered = match self {
             Self::Files(files) => files.open(worker, session).await?,
             Self::Lake(lake) => lake.open(worker, session)?,
+            Self::Delta(delta) => delta.open(worker, session).await?,
             Self::Memory(WorkerMemory { batches, digest, bytes }) => {
                 let (schema, batches) = ipc::decode(worker.blob(batches)?)?;
                 Registered::Memory { schema, batches: Arc::new(batches), digest, bytes }
@@ -197,35 +208,108 @@ pub(super) struct WorkerLake {
 }
 
 impl WorkerLake {
-    fn of(lake: &Lake, kept: Option<&[usize]>, worker: &mut WorkerPlan) -> Result<Self> {
-        let Some(table) = LakeTable::of(&lake.table) else {
+    fn of(
+        files: &TableFiles,
+        access: &StorageAccess,
+        kept: Option<&[usize]>,
+        worker: &mut WorkerPlan,
+    ) -> Result<Self> {
+        let Some(table) = LakeTable::of(files) else {
             return Err(Error::config("an Iceberg table lost its snapshot"));
         };
-        let (spec, values) = match kept {
-            Some(kept) => (table.spec().narrowed(kept), take(table.values_batch(), kept)?),
-            None => (table.spec().clone(), table.values_batch().clone()),
-        };
+        let spec = kept.map_or_else(|| table.spec().clone(), |kept| table.spec().narrowed(kept));
         Ok(Self {
             spec,
-            values: worker.push(ipc::encode(&values.schema(), &[values])?),
-            access: lake.access.clone(),
-            kept: kept.map(|kept| KeptFiles::of(&lake.table, kept, worker)),
+            values: push_values(table.values_batch(), kept, worker)?,
+            access: access.clone(),
+            kept: kept.map(|kept| KeptFiles::of(files, kept, worker)),
         })
     }
 
     fn open(self, worker: &WorkerPlan, session: &Session) -> Result<Registered> {
-        let (schema, batches) = ipc::decode(worker.blob(self.values)?)?;
-        let values = batches.into_iter().next();
-        let values = values.unwrap_or_else(|| RecordBatch::new_empty(schema));
-        let lake = LakeTable::try_new(self.spec, FileValues::from_batch(values)?)?;
+        let lake = LakeTable::try_new(self.spec, open_values(self.values, worker)?)?;
         let (url, counters) = (session.new_store_url()?, Arc::clone(session.counters()));
         let mut table = open_lake(lake, self.access.open()?, url, counters, session.cache())?;
         if let Some(kept) = self.kept {
             table.scans = kept.scans(worker)?;
         }
-        let lake = Lake { table: Arc::new(table), access: self.access, source: None };
-        Ok(Registered::Lake(Arc::new(lake)))
+        let (table, access) = (Arc::new(table), LakeAccess::Iceberg(self.access));
+        Ok(Registered::Lake(Arc::new(Lake { table, access, source: None })))
     }
+}
+
+/// A pinned version of a Delta table.
+#[derive(Serialize, Deserialize)]
+pub(super) struct WorkerDelta {
+    spec: DeltaSpec,
+    values: usize,
+    access: StoreAccess,
+    /// Who is asked for credentials.
+    credentials: Option<usize>,
+    /// The file system.
+    files: Option<usize>,
+    kept: Option<KeptFiles>,
+}
+
+impl WorkerDelta {
+    fn of(
+        files: &TableFiles,
+        access: &StoreAccess,
+        kept: Option<&[usize]>,
+        worker: &mut WorkerPlan,
+    ) -> Result<Self> {
+        let Some(table) = DeltaTable::of(files) else {
+            return Err(Error::config("a Delta table lost its version"));
+        };
+        let spec = kept.map_or_else(|| table.spec().clone(), |kept| table.spec().narrowed(kept));
+        let (credentials, system) = (access.credentials.clone(), access.files.clone());
+        Ok(Self {
+            spec,
+            values: push_values(table.values_batch(), kept, worker)?,
+            access: access.clone(),
+            credentials: credentials.map(|from| worker.ship(Foreign::Credentials(from))),
+            files: system.map(|files| worker.ship(Foreign::Files(files))),
+            kept: kept.map(|kept| KeptFiles::of(files, kept, worker)),
+        })
+    }
+
+    async fn open(self, worker: &WorkerPlan, session: &Session) -> Result<Registered> {
+        let mut access = self.access;
+        if let Some(index) = self.credentials {
+            access.credentials = Some(worker.foreign(index)?.credentials()?);
+        }
+        if let Some(index) = self.files {
+            access.files = Some(worker.foreign(index)?.files()?);
+        }
+        let store = access.open_root(&self.spec.store).await?;
+        let table = DeltaTable::try_new(self.spec, open_values(self.values, worker)?)?;
+        let (url, counters) = (session.new_store_url()?, Arc::clone(session.counters()));
+        let mut table = open_delta(table, store, url, counters, session.cache())?;
+        if let Some(kept) = self.kept {
+            table.scans = kept.scans(worker)?;
+        }
+        let (table, access) = (Arc::new(table), LakeAccess::Delta(access));
+        Ok(Registered::Lake(Arc::new(Lake { table, access, source: None })))
+    }
+}
+
+/// Writes the values of a table's files, or of those kept, into `worker`.
+fn push_values(
+    values: &RecordBatch,
+    kept: Option<&[usize]>,
+    worker: &mut WorkerPlan,
+) -> Result<usize> {
+    let values = match kept {
+        Some(kept) => take(values, kept)?,
+        None => values.clone(),
+    };
+    Ok(worker.push(ipc::encode(&values.schema(), &[values])?))
+}
+
+fn open_values(values: usize, worker: &WorkerPlan) -> Result<FileValues> {
+    let (schema, batches) = ipc::decode(worker.blob(values)?)?;
+    let values = batches.into_iter().next();
+    FileValues::from_batch(values.unwrap_or_else(|| RecordBatch::new_empty(schema)))
 }
 
 /// Batches in memory.

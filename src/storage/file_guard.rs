@@ -106,8 +106,8 @@ impl Guard {
             }
             // Nobody looked at the file before: what it was is what a manifest says.
             Some(snapshot) => format!(
-                "is not as the manifest of {snapshot} describes it ({difference}): it was written again, or the manifest is \
-                 wrong; choose another snapshot, or repair the table"
+                "is not as the metadata of {snapshot} describes it ({difference}): it was written again, or the metadata is \
+                 wrong; choose another version, or repair the table"
             ),
         })
     }
@@ -116,7 +116,7 @@ impl Guard {
         let remedy = match &self.snapshot {
             None => "register the table again".to_owned(),
             Some(snapshot) => format!(
-                "it belongs to {snapshot}, which may have expired: choose another snapshot, or refresh the query"
+                "it belongs to {snapshot}, which may have expired or been vacuumed: choose another one, or refresh the query"
             ),
         };
         self.other_file(&format!("vanished after the query was planned; {remedy}"))

@@ -74,6 +74,7 @@ pub use routed::RoutedStore;
 pub use scopes::StorageOptions;
 pub use secrets::scrub;
 pub use store::open_store;
+pub use table_folders::is_delta_folder;
 pub use text::{TextDialect, WholeRecords, record_boundaries};
 pub use uri::is_local_file;
 pub use vended::Refresh;

@@ -3,6 +3,8 @@
 //! deliver those rows too, so they are refused by name.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
+use std::error::Error as StdError;
+use std::fmt;
 use std::path::{Path as LocalPath, PathBuf};
 use std::sync::Arc;
 
@@ -60,9 +62,7 @@ impl Kind {
             Self::Delta => (
                 "a Delta table",
                 format!(
-                    "read its current version with the deltalake package, and register that: \
-                     session.register_table(name, deltalake.DeltaTable({root:?}).to_pyarrow_table()), or write it as Parquet \
-                     to a folder of its own"
+                    "register the table: session.register_delta(name, {root:?})"
                 ),
             ),
             Self::Hudi => (
@@ -79,10 +79,32 @@ impl Kind {
                 ),
             ),
         };
-        Error::data(format!(
+        let refused = Error::data(format!(
             "{root} is the folder of {table}, whose files also hold rows that were deleted or replaced; {instead}"
-        ))
+        ));
+        match self {
+            Self::Delta => refused.with_source(DeltaFolder(root.to_owned())),
+            Self::Hudi | Self::Iceberg => refused,
+        }
     }
+}
+
+/// The folder of a Delta table, whose files were refused.
+#[derive(Debug)]
+struct DeltaFolder(String);
+
+impl fmt::Display for DeltaFolder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("its log is in _delta_log")
+    }
+}
+
+impl StdError for DeltaFolder {}
+
+/// Returns true if files were refused because `path` is the folder of a Delta table.
+pub fn is_delta_folder(error: &Error, path: &str) -> bool {
+    let folder = StdError::source(error).and_then(|source| source.downcast_ref::<DeltaFolder>());
+    folder.is_some_and(|folder| folder.0.trim_end_matches('/') == path.trim_end_matches('/'))
 }
 
 /// Returns true for `v12.metadata.json` and `00012-<uuid>.gz.metadata.json`.

@@ -123,16 +123,18 @@ def create_dataloader(
             `Query`, or a mixture of queries (see `mix`).
         path: A file, a directory (read recursively), a glob, or a list of these. ``~`` in front of this or another path or folder
             is the user's.
-        format: The format of `path`: "parquet", "csv", "tsv", "json", "ndjson", "arrow", "orc" or "avro"; None goes by
-            the file names.
+        format: The format of `path`: "parquet", "csv", "tsv", "json", "ndjson", "arrow", "orc", "avro" or "delta"; None goes by
+            the file names, and reads a directory that has a ``_delta_log`` as a Delta table. "delta" also goes with
+            `table`, which is then the directory of a Delta table.
         partitioning: For `path`: None reads ``key=value`` directories as columns where there are any,
             "hive" demands them, False turns them off.
         table: A table of `session`; or an Iceberg table: ``namespace.table`` of the catalog that `catalog_config` says (with
             the catalog's name in front or not), ``catalog.namespace.table`` of one that `session` knows, or the path of
             a metadata file.
         catalog_config: The Iceberg catalog of `table`: pyiceberg's properties (see `Session.register_iceberg`).
-        snapshot_id: The Iceberg snapshot to read; None pins the current one. A resumed run reads the one of its state.
-        scan_filter: SQL or a pyiceberg expression by which Iceberg data files are left out; without it `filters` decide.
+        snapshot_id: The Iceberg snapshot, or with ``format="delta"`` the version, to read; None pins the current one. A
+            resumed run reads the one of its state.
+        scan_filter: SQL or a pyiceberg expression by which data files of Iceberg and Delta are left out; without it `filters` decide.
             It does not filter rows.
         session: Where tables are registered; None makes a new one.
         storage_options: Options and credentials of the object store, for `path` and path literals (see `Session`).
@@ -270,7 +272,8 @@ def create_dataloader(
         "local_cache": local_cache,
         "local_cache_size": local_cache_size,
     }
-    session = _session_of(query, path, session, access, caches)
+    place = table if path is None and format == "delta" else path
+    session = _session_of(query, place, session, access, caches)
     with (
         _listing(show_progress, rank, world_size, process_group, device_mesh),
         _once_per_job(session, rank, world_size, process_group, device_mesh),
@@ -423,6 +426,14 @@ def _choose(
             f"exactly one of query, path and table says what to read, but {' and '.join(given) or 'none'} "
             f"{'were' if len(given) > 1 else 'was'} given"
         )
+    if format == "delta" and query is None:
+        assert session is not None
+        if partitioning is not None:
+            raise ConfigError(
+                f"partitioning={partitioning!r} goes with files; a Delta table knows its own"
+            )
+        place = path if path is not None else table
+        return _delta(place, session, access, iceberg, columns, filters)
     if path is None and format is not None:
         raise ConfigError(
             f"format={format!r} goes with path=; tables and path literals know theirs"
@@ -439,6 +450,7 @@ def _choose(
         raise ConfigError(
             f"{' and '.join(options)} {'goes' if len(options) == 1 else 'go'} with table=, an Iceberg table; in SQL write "
             "FROM lake.ns.t FOR VERSION AS OF 123"
+            + ('; with path=, a Delta table, write format="delta", too' if path is not None else "")
         )
     if isinstance(query, Query | Mixture):
         return query.select(columns, filters)
@@ -464,4 +476,33 @@ def _choose(
         return session._select(name, columns, filters, on_error)
     finally:
         # The query holds the files; the name was only needed to write it.
+        session.deregister(name)
+
+
+def _delta(
+    place: Any,
+    session: Session,
+    access: Mapping[str, Any],
+    iceberg: Mapping[str, Any],
+    columns: Iterable[str] | None,
+    filters: Any | None,
+) -> Query:
+    """The query over the Delta table at a place, narrowed."""
+    if iceberg["catalog_config"] is not None:
+        raise ConfigError('catalog_config= goes with an Iceberg table, not with format="delta"')
+    if not isinstance(place, (str, os.PathLike)):
+        raise ConfigError(
+            f'{place!r} must be the directory of one Delta table, with format="delta"'
+        )
+    name = f"delta_{hashlib.sha256(os.fsencode(place)).hexdigest()[:12]}"
+    session.register_delta(
+        name,
+        place,
+        version=iceberg["snapshot_id"],
+        scan_filter=iceberg["scan_filter"],
+        **access,
+    )
+    try:
+        return session._select(name, columns, filters)
+    finally:
         session.deregister(name)

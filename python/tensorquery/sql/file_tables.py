@@ -57,6 +57,9 @@ class FileTables(ABC):
     def _warn_of_caches(self) -> None:
         """Say what went wrong with the caches."""
 
+    def _is_of_files(self, name: str) -> bool:
+        return all(row[1] != "delta" for row in self._core.tables() if row[0] == name)
+
     def register_parquet(
         self,
         name: str,
@@ -401,8 +404,9 @@ class FileTables(ABC):
                     None if schema is None else str(schema),
                 ],
                 register,
-                lambda _: {"table": core.table_memo(name)},
-                lambda got: register(got["table"]),
+                # Of a Delta table every rank reads the log; they agree on its version when they plan.
+                lambda _: {"table": core.table_memo(name)} if self._is_of_files(name) else {},
+                lambda got: register(got["table"] if "table" in got.names else None),
             )
         self._warn_of_caches()
         left_out = next((row[5] for row in core.tables() if row[0] == name), [])

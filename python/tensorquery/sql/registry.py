@@ -11,6 +11,7 @@ from tensorquery._util.callers import stack_level_outside
 from tensorquery._util.options import check_text
 from tensorquery.distributed.broadcast import Channel
 from tensorquery.sharding.bad_files import Quarantined, of_files
+from tensorquery.sql.delta import DeltaTables
 from tensorquery.sql.file_tables import FileTables, check_name
 from tensorquery.sql.functions import Function, FunctionInfo
 from tensorquery.sql.iceberg import IcebergTables
@@ -24,7 +25,7 @@ class TableInfo(NamedTuple):
     name: str
     """The name in SQL."""
     kind: str
-    """``parquet``, ``csv``, ``json``, ``arrow``, ``orc``, ``iceberg``, ``memory`` or ``view``."""
+    """``parquet``, ``csv``, ``json``, ``arrow``, ``orc``, ``avro``, ``iceberg``, ``delta``, ``memory`` or ``view``."""
     files: int | None
     """Number of files, for tables over files."""
     bytes: int | None
@@ -35,7 +36,7 @@ class TableInfo(NamedTuple):
     """Files that it was registered without (``on_error="skip"``)."""
 
 
-class Registry(FileTables, IcebergTables):
+class Registry(FileTables, IcebergTables, DeltaTables):
     """The part of a `Session` that registers tables, views and functions."""
 
     def register_view(self, name: str, sql: str) -> None:
@@ -193,8 +194,10 @@ class Registry(FileTables, IcebergTables):
             warnings.warn(message, UserWarning, stacklevel=stack_level_outside())
 
     def _is_iceberg_table(self, name: str) -> bool:
-        """Whether an Iceberg table of that name is registered."""
-        return any(known.name == name and known.kind == "iceberg" for known in self.tables)
+        """Whether an Iceberg or Delta table of that name is registered."""
+        return any(
+            known.name == name and known.kind in ("iceberg", "delta") for known in self.tables
+        )
 
 
 def columns_of(registry: Registry, name: str) -> list[tuple[str, str, bool]]:

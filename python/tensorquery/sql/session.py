@@ -190,13 +190,14 @@ class Session(QuerySource):
         return self.sql(f"SELECT * FROM {_core.quote_identifier(check_name(name))}")
 
     def incremental(self, table: str, from_snapshot: int, to_snapshot: int | None = None) -> Query:
-        """The rows that were appended to an Iceberg table after one snapshot, up to another.
+        """The rows that were appended to an Iceberg or Delta table after one snapshot or version, up to another.
 
-        Rows that overwrites and compactions wrote are not among them, and deletes are not applied.
+        Rows that overwrites, updates, merges that change rows, and compactions wrote are not among them, and deletes are not
+        applied.
 
         Args:
-            table: ``catalog.namespace.table`` of a registered catalog, a table registered with `register_iceberg_table`, or
-                the path of a metadata file or of a table's directory.
+            table: ``catalog.namespace.table`` of a registered catalog, a table registered with `register_iceberg_table` or
+                `register_delta`, or the path of an Iceberg table's metadata file or directory.
             from_snapshot: Rows appended after it; an ancestor of `to_snapshot`.
             to_snapshot: Rows appended up to and including it; None: up to the current one.
 

@@ -1,0 +1,61 @@
+//! The files that commits added to a table after a version.
+
+use std::sync::Arc;
+
+use futures::{StreamExt, TryStreamExt};
+use object_store::ObjectStore;
+
+use super::files::LogFiles;
+use super::place::TablePlace;
+use super::replay::{State, read_commit, read_state};
+use crate::{Error, Result};
+
+/// Commits that are read at the same time.
+const AT_ONCE: usize = 16;
+
+/// The state at version `to` (None: the newest), with the files that appends after version `from`
+/// have added. A commit that took rows out, too, is none: an update, a merge or an overwrite. One
+/// that rearranged files, neither.
+///
+/// # Errors
+/// `Config` where the versions are out of order, or a commit between them is gone.
+pub async fn appended_files(
+    store: &Arc<dyn ObjectStore>,
+    log: &LogFiles,
+    place: &TablePlace,
+    name: &str,
+    from: i64,
+    to: Option<i64>,
+) -> Result<State> {
+    let to = to.unwrap_or_else(|| log.latest());
+    if from > to || from < 0 {
+        return Err(Error::config(format!(
+            "version {from} of table {name} is not before version {to}, so nothing was appended between them"
+        )));
+    }
+    let mut state = read_state(store, log, place, to, name).await?;
+    let mut commits = Vec::new();
+    for version in from + 1..=to {
+        commits.push(log.commits().get(&version).ok_or_else(|| {
+            Error::config(format!(
+                "the history of table {name} between versions {from} and {to} is not complete: commit {version} was \
+                 cleaned up"
+            ))
+        })?);
+    }
+    let read = commits.into_iter().map(|meta| read_commit(store, meta));
+    let read: Vec<_> = futures::stream::iter(read).buffered(AT_ONCE).try_collect().await?;
+    state.files.clear();
+    for actions in read {
+        let is_append = !actions
+            .iter()
+            .any(|action| action.remove.as_ref().is_some_and(|remove| remove.data_change));
+        let added = actions.into_iter().filter_map(|action| action.add);
+        for add in added.filter(|add| is_append && add.data_change) {
+            state.files.push((place.key_of(&add.path)?, add));
+        }
+    }
+    state.files.sort_by(|a, b| a.0.cmp(&b.0));
+    state.files.dedup_by(|a, b| a.0 == b.0);
+    Ok(state)
+}

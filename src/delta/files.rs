@@ -1,0 +1,233 @@
+//! The files of a log: which of them say the state of a table at a version.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use object_store::path::Path;
+use object_store::{Error as StoreError, ObjectMeta, ObjectStore};
+
+use crate::{Error, ErrorKind, Result};
+
+/// The directory of a table's log.
+pub const LOG: &str = "_delta_log";
+
+/// The directory below it that holds parts of checkpoints.
+const SIDECARS: &str = "_sidecars";
+
+/// The names in a log that belong to versions.
+#[derive(Debug, Default)]
+pub struct LogFiles {
+    /// The directory.
+    directory: Path,
+    /// Commits by version.
+    commits: BTreeMap<i64, ObjectMeta>,
+    /// Complete checkpoints by version: the files of one of them.
+    checkpoints: BTreeMap<i64, Vec<ObjectMeta>>,
+}
+
+/// The files that say a table's state.
+#[derive(Debug)]
+pub struct Segment {
+    /// The files of the checkpoint that it starts from; none if it starts from the first commit.
+    pub checkpoint: Vec<ObjectMeta>,
+    /// The commits after it, oldest first.
+    pub commits: Vec<(i64, ObjectMeta)>,
+}
+
+/// What a name in a log says.
+#[derive(Debug, PartialEq, Eq)]
+enum Name {
+    Commit(i64),
+    /// A version, and which part it is of how many.
+    Checkpoint(i64, u32, u32),
+    /// A version; its name holds a UUID.
+    Named(i64),
+}
+
+impl Name {
+    fn parse(name: &str) -> Option<Self> {
+        let (digits, rest) = name.split_once('.')?;
+        if digits.len() != 20 || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+            return None;
+        }
+        let version = digits.parse().ok()?;
+        let parts: Vec<&str> = rest.split('.').collect();
+        match parts.as_slice() {
+            ["json"] => Some(Self::Commit(version)),
+            ["checkpoint", "parquet"] => Some(Self::Checkpoint(version, 1, 1)),
+            ["checkpoint", part, of, "parquet"] if part.len() == 10 && of.len() == 10 => {
+                Some(Self::Checkpoint(version, part.parse().ok()?, of.parse().ok()?))
+            }
+            ["checkpoint", id, "parquet" | "json"] if id.len() == 36 => Some(Self::Named(version)),
+            _ => None,
+        }
+    }
+}
+
+impl LogFiles {
+    /// Lists the log of the table at `root`.
+    ///
+    /// # Errors
+    /// `TableNotFound` where there is none; storage errors as they are.
+    pub async fn list(store: &Arc<dyn ObjectStore>, root: &Path, place: &str) -> Result<Self> {
+        let directory = root.clone().join(LOG);
+        let listed = match store.list_with_delimiter(Some(&directory)).await {
+            Ok(listed) => listed.objects,
+            Err(StoreError::NotFound { .. }) => Vec::new(),
+            Err(error) => return Err(Error::from(error).with_context("log of", place)),
+        };
+        let files = Self::of(directory, listed);
+        if files.commits.is_empty() && files.checkpoints.is_empty() {
+            return Err(Error::new(
+                ErrorKind::TableNotFound,
+                format!(
+                    "there is no Delta table at {place}: {place}/{LOG} has neither a commit nor a checkpoint; name \
+                     the table's directory"
+                ),
+            ));
+        }
+        Ok(files)
+    }
+
+    fn of(directory: Path, listed: Vec<ObjectMeta>) -> Self {
+        let mut files = Self { directory, ..Self::default() };
+        let mut parts: HashMap<(i64, u32), BTreeMap<u32, ObjectMeta>> = HashMap::new();
+        let mut named: BTreeMap<i64, ObjectMeta> = BTreeMap::new();
+        for meta in listed {
+            match meta.location.filename().and_then(Name::parse) {
+                Some(Name::Commit(version)) => {
+                    files.commits.insert(version, meta);
+                }
+                Some(Name::Checkpoint(version, part, of)) => {
+                    parts.entry((version, of)).or_default().insert(part, meta);
+                }
+                // Of several, each says all.
+                Some(Name::Named(version)) => {
+                    named.insert(version, meta);
+                }
+                None => {}
+            }
+        }
+        for ((version, of), parts) in parts {
+            let is_complete = parts.len() == of as usize && parts.keys().copied().eq(1..=of);
+            let is_simpler =
+                files.checkpoints.get(&version).is_none_or(|known| known.len() > parts.len());
+            if is_complete && is_simpler {
+                files.checkpoints.insert(version, parts.into_values().collect());
+            }
+        }
+        for (version, meta) in named {
+            files.checkpoints.entry(version).or_insert_with(|| vec![meta]);
+        }
+        files
+    }
+
+    /// Returns the newest version.
+    pub fn latest(&self) -> i64 {
+        let newest = |last: Option<&i64>| last.copied().unwrap_or(-1);
+        newest(self.commits.keys().next_back()).max(newest(self.checkpoints.keys().next_back()))
+    }
+
+    /// Returns the oldest version that can still be read: of the first checkpoint, or the first
+    /// one.
+    pub fn earliest(&self) -> i64 {
+        match self.commits.contains_key(&0) {
+            true => 0,
+            false => self.checkpoints.keys().next().copied().unwrap_or(0),
+        }
+    }
+
+    /// The commits, by version.
+    pub fn commits(&self) -> &BTreeMap<i64, ObjectMeta> {
+        &self.commits
+    }
+
+    /// The place of a part of a checkpoint.
+    pub fn sidecar(&self, name: &str) -> Path {
+        self.directory.clone().join(SIDECARS).join(name)
+    }
+
+    /// The files that say the state at a version.
+    ///
+    /// # Errors
+    /// `Config` for a version that there is not, or not any more; `Data` where a commit is missing.
+    pub fn segment(&self, version: i64, table: &str) -> Result<Segment> {
+        let (earliest, latest) = (self.earliest(), self.latest());
+        if version > latest || version < earliest {
+            let gone = match version >= 0 && version < earliest {
+                true => "; the log of older ones was cleaned up",
+                false => "",
+            };
+            return Err(Error::config(format!(
+                "table {table} has no version {version}; it has versions {earliest} to {latest}{gone}"
+            )));
+        }
+        let checkpoint = self.checkpoints.range(..=version).next_back();
+        let first = checkpoint.map_or(0, |(at, _)| at + 1);
+        let mut commits = Vec::new();
+        for number in first..=version {
+            let Some(meta) = self.commits.get(&number) else {
+                return Err(Error::data(format!(
+                    "the log of table {table} is not complete: commit {number} is missing, and without it version \
+                     {version} cannot be read"
+                )));
+            };
+            commits.push((number, meta.clone()));
+        }
+        let checkpoint = checkpoint.map(|(_, files)| files.clone()).unwrap_or_default();
+        Ok(Segment { checkpoint, commits })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn meta(name: &str) -> ObjectMeta {
+        ObjectMeta {
+            location: Path::from(format!("t/_delta_log/{name}")),
+            last_modified: Default::default(),
+            size: 1,
+            e_tag: None,
+            version: None,
+        }
+    }
+
+    fn log(names: &[&str]) -> LogFiles {
+        LogFiles::of(Path::from("t/_delta_log"), names.iter().map(|name| meta(name)).collect())
+    }
+
+    #[test]
+    fn a_segment_starts_at_the_newest_complete_checkpoint() {
+        let two = |version: i64, part: u32| {
+            format!("{version:020}.checkpoint.{part:010}.{:010}.parquet", 2)
+        };
+        let commit = |version: i64| format!("{version:020}.json");
+        let id = "00000000-0000-0000-0000-000000000000";
+        let mut names: Vec<String> = (0..9).map(commit).collect();
+        names.extend([two(3, 1), two(3, 2), two(6, 1)]);
+        names.push(format!("{:020}.checkpoint.{id}.json", 4));
+        names.extend(["_last_checkpoint".to_owned(), format!("{:020}.crc", 8)]);
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        let files = log(&names);
+        let shape = |version| {
+            let segment = files.segment(version, "t").unwrap();
+            (segment.checkpoint.len(), segment.commits.iter().map(|c| c.0).collect::<Vec<_>>())
+        };
+        assert_eq!(shape(2), (0, vec![0, 1, 2]));
+        assert_eq!(shape(3), (2, vec![]));
+        assert_eq!(shape(8), (1, vec![5, 6, 7, 8]));
+        assert!(files.segment(9, "t").unwrap_err().to_string().contains("versions 0 to 8"));
+    }
+
+    #[test]
+    fn a_gap_and_a_cleaned_log_are_told() {
+        let commit = |version: i64| format!("{version:020}.json");
+        let (checkpoint, five, seven) =
+            (format!("{:020}.checkpoint.parquet", 4), commit(5), commit(7));
+        let files = log(&[&checkpoint, &five, &seven]);
+        assert!(files.segment(7, "t").unwrap_err().to_string().contains("commit 6 is missing"));
+        assert!(files.segment(3, "t").unwrap_err().to_string().contains("cleaned up"));
+        assert_eq!(files.segment(4, "t").unwrap().commits.len(), 0);
+    }
+}

@@ -1,0 +1,169 @@
+//! From a table's place and a point in its history to a pinned version: files, vectors and values.
+
+use std::sync::Arc;
+
+use futures::{StreamExt, TryStreamExt};
+use object_store::path::Path;
+use object_store::{ObjectMeta, ObjectStore};
+
+use super::actions::{Add, Metadata, Protocol};
+use super::appended::appended_files;
+use super::files::LogFiles;
+use super::history::version_at;
+use super::place::TablePlace;
+use super::protocol::{check_protocol, may_map_columns};
+use super::replay::{State, read_state};
+use super::schema::{Mapping, parse_schema};
+use super::spec::{DataFile, DeltaSpec};
+use super::values::{records_of, stats_of, values_of};
+use crate::formats::{FooterCache, read_footer};
+use crate::iceberg::{FileValues, TravelTo};
+use crate::{Error, Result, list_names};
+
+/// The property that says how columns are found in files.
+const MAPPING_MODE: &str = "delta.columnMapping.mode";
+
+/// Footers that are read at the same time.
+const FOOTERS_AT_ONCE: usize = 16;
+
+/// Reads the log of a table.
+///
+/// # Arguments
+/// `name`: the table's name as the user wrote it, for messages.
+///
+/// # Errors
+/// `TableNotFound` where there is no log; `Config` for a point in history that does not exist;
+/// `UnsupportedType` for features of Delta and types that are not read; `Data` for a damaged log;
+/// storage errors as they are.
+pub async fn load(
+    store: &Arc<dyn ObjectStore>,
+    place: &TablePlace,
+    name: &str,
+    at: &TravelTo,
+    scan_filter: Option<String>,
+) -> Result<(DeltaSpec, FileValues)> {
+    let log = LogFiles::list(store, &place.directory, &place.text()).await?;
+    let (state, after) = match at {
+        TravelTo::Appended { from, to, .. } => {
+            (appended_files(store, &log, place, name, *from, *to).await?, Some(*from))
+        }
+        at => (pinned(store, &log, place, name, at).await?, None),
+    };
+    assemble(store, place, name, state, after, scan_filter).await
+}
+
+/// The state at a point in history.
+async fn pinned(
+    store: &Arc<dyn ObjectStore>,
+    log: &LogFiles,
+    place: &TablePlace,
+    name: &str,
+    at: &TravelTo,
+) -> Result<State> {
+    let read = |version| read_state(store, log, place, version, name);
+    match at {
+        TravelTo::Snapshot(version) | TravelTo::Pinned { snapshot: version, .. } => {
+            read(*version).await
+        }
+        TravelTo::Reference(reference) => Err(Error::config(format!(
+            "table {name} is a Delta table, which has no branches and tags such as {reference:?}; write VERSION AS OF \
+             and a number, or TIMESTAMP AS OF and a time in single quotes"
+        ))),
+        TravelTo::Time(millis) => {
+            let newest = read(log.latest()).await?;
+            let version = version_at(store, log, &newest.metadata, *millis, name).await?;
+            if version == newest.version { Ok(newest) } else { read(version).await }
+        }
+        TravelTo::Current | TravelTo::Appended { .. } => read(log.latest()).await,
+    }
+}
+
+async fn assemble(
+    store: &Arc<dyn ObjectStore>,
+    place: &TablePlace,
+    name: &str,
+    state: State,
+    after: Option<i64>,
+    scan_filter: Option<String>,
+) -> Result<(DeltaSpec, FileValues)> {
+    let State { version, protocol, metadata, files } = state;
+    check_protocol(&protocol, name)?;
+    let located = |error: Error| error.with_context("table", name);
+    let mapping = mapping_of(&protocol, &metadata, name)?;
+    let columns = parse_schema(&metadata.schema_string, mapping).map_err(located)?;
+    let names: Vec<&str> = columns.iter().map(|column| column.name.as_str()).collect();
+    if let Some(odd) = metadata.partition_columns.iter().find(|c| !names.contains(&c.as_str())) {
+        return Err(Error::data(format!(
+            "table {name} is partitioned by {odd:?}, which is no column of its schema; it has {}",
+            list_names(&names)
+        )));
+    }
+    let stats = stats_of(&files);
+    let known = files.iter().zip(&stats).map(|((_, add), stats)| records_of(add, stats.as_ref()));
+    let records = with_footers(store, place, &files, known.collect()).await?;
+    let partition_columns = &metadata.partition_columns;
+    let values = values_of(&files, &stats, records.clone(), &columns, partition_columns);
+    let values = values.map_err(located)?;
+    let files = files.into_iter().zip(records).map(|((path, add), records)| {
+        let (key, size) = (path.to_string(), add.size);
+        DataFile { key, size, records, vector: add.deletion_vector }
+    });
+    let spec = DeltaSpec {
+        name: name.to_owned(),
+        store: place.store.clone(),
+        directory: place.directory.to_string(),
+        table_id: metadata.id,
+        version,
+        after,
+        schema: metadata.schema_string,
+        mapping,
+        partition_columns: metadata.partition_columns,
+        files: files.collect(),
+        scan_filter,
+    };
+    Ok((spec, values))
+}
+
+fn mapping_of(protocol: &Protocol, metadata: &Metadata, name: &str) -> Result<Mapping> {
+    // The property of a table whose protocol knows no mapping means nothing.
+    let mode = metadata.property(MAPPING_MODE).filter(|_| may_map_columns(protocol));
+    match mode {
+        None | Some("none") => Ok(Mapping::None),
+        Some("name") => Ok(Mapping::Name),
+        Some("id") => Ok(Mapping::Id),
+        Some(other) => Err(Error::data(format!(
+            "the property {MAPPING_MODE} of table {name} is {other:?}; known are none, name and id"
+        ))),
+    }
+}
+
+/// Rows by file. Where the log does not say, the file's footer does.
+async fn with_footers(
+    store: &Arc<dyn ObjectStore>,
+    place: &TablePlace,
+    files: &[(Path, Add)],
+    known: Vec<Option<u64>>,
+) -> Result<Vec<u64>> {
+    let cache = FooterCache::default().in_store(&place.store);
+    let cache = &cache;
+    let counted = files.iter().zip(known).map(|((path, add), known)| async move {
+        if let Some(known) = known {
+            return Ok(known);
+        }
+        let meta = ObjectMeta {
+            location: path.clone(),
+            last_modified: Default::default(),
+            size: add.size,
+            e_tag: None,
+            version: None,
+        };
+        let footer = read_footer(store, &meta, cache, false)
+            .await
+            .map_err(|error| error.with_context("data file", place.describe(path)))?;
+        let rows: i64 = footer.row_groups().iter().map(|group| group.num_rows()).sum();
+        u64::try_from(rows).map_err(|_| {
+            Error::data(format!("data file {} has fewer rows than none", place.describe(path)))
+        })
+    });
+    futures::stream::iter(counted).buffered(FOOTERS_AT_ONCE).try_collect().await
+}

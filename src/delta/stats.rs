@@ -1,0 +1,201 @@
+//! Statistics of the log as bounds of files. They are written by many programs: cut, rounded and
+//! wide. A value that may not bound its column is taken as unknown.
+//! Format: <https://github.com/delta-io/delta/blob/master/PROTOCOL.md#per-file-statistics>.
+
+use arrow::datatypes::{DataType, TimeUnit};
+use chrono::DateTime;
+use datafusion::scalar::ScalarValue;
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+use super::partition_values::{clock, days};
+use super::schema::{Column, Kind};
+
+/// Times are cut to milliseconds: a greatest value may be this many microseconds later.
+const CUT_MICROS: i64 = 999;
+
+/// Digits of a decimal that a 64-bit float holds exactly.
+const FLOAT_DIGITS: u8 = 15;
+
+/// The statistics of a file.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Stats {
+    /// Rows stored in the file, deleted ones included.
+    pub num_records: Option<u64>,
+    /// Whether bounds and counts are of the rows that are not deleted.
+    pub tight_bounds: Option<bool>,
+    #[serde(default)]
+    min_values: Map<String, Value>,
+    #[serde(default)]
+    max_values: Map<String, Value>,
+    #[serde(default)]
+    null_count: Map<String, Value>,
+}
+
+/// What statistics prove of one column in one file.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Proven {
+    /// No value is less, NaN aside.
+    pub lower: Option<ScalarValue>,
+    /// No value is greater, NaN aside.
+    pub upper: Option<ScalarValue>,
+    /// How many values are null.
+    pub nulls: Option<u64>,
+}
+
+impl Stats {
+    /// Parses the text in the log. Statistics are there to help: those that cannot be read do not.
+    pub fn parse(text: &str) -> Self {
+        serde_json::from_str(text).unwrap_or_default()
+    }
+
+    /// What they prove of a column.
+    pub fn of(&self, column: &Column) -> Proven {
+        let Kind::Primitive(data_type) = &column.kind else { return Proven::default() };
+        let value = |values: &Map<String, Value>, is_lower| {
+            bound(values.get(&column.physical)?, data_type, column, is_lower)
+        };
+        let nulls = self.null_count.get(&column.physical).and_then(Value::as_u64);
+        Proven {
+            lower: value(&self.min_values, true),
+            upper: value(&self.max_values, false),
+            // Of rows that a deletion vector takes out, too: only none and all say something of the
+            // others.
+            nulls: nulls.filter(|nulls| {
+                self.tight_bounds != Some(false) || *nulls == 0 || Some(*nulls) == self.num_records
+            }),
+        }
+    }
+}
+
+/// A least or greatest value as a bound of the column's type; None where it may be none.
+fn bound(
+    json: &Value,
+    data_type: &DataType,
+    column: &Column,
+    is_lower: bool,
+) -> Option<ScalarValue> {
+    Some(match data_type {
+        DataType::Int8 => ScalarValue::Int8(Some(i8::try_from(json.as_i64()?).ok()?)),
+        DataType::Int16 => ScalarValue::Int16(Some(i16::try_from(json.as_i64()?).ok()?)),
+        DataType::Int32 => ScalarValue::Int32(Some(i32::try_from(json.as_i64()?).ok()?)),
+        DataType::Int64 => ScalarValue::Int64(Some(json.as_i64()?)),
+        DataType::Float32 => {
+            let near = json.as_f64()? as f32;
+            let near = if is_lower { near.next_down() } else { near.next_up() };
+            ScalarValue::Float32(near.is_finite().then_some(near))
+        }
+        // The text of a 32-bit float is not its value as a 64-bit one.
+        DataType::Float64 if column.former.iter().any(|former| former == "float") => return None,
+        DataType::Float64 => {
+            // JSON numbers are read to within a unit of their last place.
+            let near = json.as_f64()?;
+            let near =
+                if is_lower { near.next_down().next_down() } else { near.next_up().next_up() };
+            ScalarValue::Float64(near.is_finite().then_some(near))
+        }
+        DataType::Utf8 => ScalarValue::Utf8(Some(json.as_str()?.to_owned())),
+        DataType::Date32 => ScalarValue::Date32(Some(days(json.as_str()?)?)),
+        DataType::Timestamp(TimeUnit::Microsecond, zone) => {
+            let text = json.as_str()?;
+            let micros = match zone {
+                // Without an offset it would be of a zone that nobody here knows.
+                Some(_) => DateTime::parse_from_rfc3339(text).ok()?.timestamp_micros(),
+                None => clock(text)?,
+            };
+            let micros = if is_lower { micros } else { micros.checked_add(CUT_MICROS)? };
+            ScalarValue::TimestampMicrosecond(Some(micros), zone.clone())
+        }
+        DataType::Decimal128(precision, scale) => ScalarValue::Decimal128(
+            Some(decimal(json, *precision, *scale, is_lower)?),
+            *precision,
+            *scale,
+        ),
+        _ => return None,
+    })
+    .filter(|value| !value.is_null())
+}
+
+/// A bound of a decimal column. Writers have decimals as JSON numbers, which are read as floats.
+fn decimal(json: &Value, precision: u8, scale: i8, is_lower: bool) -> Option<i128> {
+    if precision > FLOAT_DIGITS {
+        return None;
+    }
+    let number = match json {
+        Value::String(text) => text.parse().ok()?,
+        other => other.as_f64()?,
+    };
+    let scaled = number * 10_f64.powi(i32::from(scale));
+    // A unit of the last digit is more than the error of reading and scaling.
+    let near = if is_lower { scaled.round() - 1.0 } else { scaled.round() + 1.0 };
+    near.is_finite().then_some(near as i128)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn column(data_type: DataType, former: &[&str]) -> Column {
+        Column {
+            name: "logical".to_owned(),
+            physical: "c".to_owned(),
+            id: None,
+            is_nullable: true,
+            kind: Kind::Primitive(data_type),
+            former: former.iter().map(|name| (*name).to_owned()).collect(),
+        }
+    }
+
+    fn proven(least: &str, greatest: &str, column: &Column) -> Proven {
+        let text = format!(
+            r#"{{"numRecords":9,"minValues":{{"c":{least}}},"maxValues":{{"c":{greatest}}},"nullCount":{{"c":2}}}}"#
+        );
+        Stats::parse(&text).of(column)
+    }
+
+    #[test]
+    fn bounds_hold_for_what_writers_cut_and_round() {
+        let long = column(DataType::Int64, &[]);
+        let exact = proven("-9007199254740993", "9007199254740993", &long);
+        assert_eq!(exact.lower, Some(ScalarValue::Int64(Some(-9_007_199_254_740_993))));
+        assert_eq!(exact.nulls, Some(2));
+        let zone = DataType::Timestamp(TimeUnit::Microsecond, Some("UTC".into()));
+        let time = proven(
+            r#""1970-01-01T00:00:00.001Z""#,
+            r#""1970-01-01T00:00:00.001Z""#,
+            &column(zone, &[]),
+        );
+        assert_eq!(
+            time.lower,
+            Some(ScalarValue::TimestampMicrosecond(Some(1000), Some("UTC".into())))
+        );
+        assert_eq!(
+            time.upper,
+            Some(ScalarValue::TimestampMicrosecond(Some(1999), Some("UTC".into())))
+        );
+        // The greatest 32-bit float that is written as 0.1 is more than 0.1.
+        let float = proven("0.1", "0.1", &column(DataType::Float32, &[]));
+        assert!(matches!(float.upper, Some(ScalarValue::Float32(Some(upper))) if upper > 0.1));
+        let widened = proven("0.1", "0.1", &column(DataType::Float64, &["float"]));
+        assert_eq!((widened.lower, widened.upper), (None, None));
+        let number = column(DataType::Decimal128(10, 2), &[]);
+        let decimal = proven("1.25", "1.25", &number);
+        assert_eq!(decimal.lower, Some(ScalarValue::Decimal128(Some(124), 10, 2)));
+        assert_eq!(decimal.upper, Some(ScalarValue::Decimal128(Some(126), 10, 2)));
+        assert_eq!(proven("1.25", "1.25", &column(DataType::Decimal128(38, 2), &[])).lower, None);
+        assert_eq!(proven(r#""NaN""#, r#""NaN""#, &column(DataType::Float64, &[])).upper, None);
+        assert_eq!(proven("300", "300", &column(DataType::Int8, &[])).lower, None);
+    }
+
+    #[test]
+    fn counts_of_nulls_under_deletion_vectors_say_none_or_all() {
+        let of = |nulls: u64| {
+            let text =
+                format!(r#"{{"numRecords":9,"tightBounds":false,"nullCount":{{"c":{nulls}}}}}"#);
+            Stats::parse(&text).of(&column(DataType::Int64, &[])).nulls
+        };
+        assert_eq!([of(0), of(3), of(9)], [Some(0), None, Some(9)]);
+        assert_eq!(Stats::parse("{broken").num_records, None);
+    }
+}
