@@ -136,7 +136,7 @@ fn snappy_length(chunk: &[u8]) -> u64 {
 /// <https://datatracker.ietf.org/doc/html/rfc8878#name-frames>.
 fn zstd_most(mut rest: &[u8]) -> Option<u64> {
     const MAGIC: u32 = 0xfd2f_b528;
-    const SKIPPED: u32 = 0x184d_2a5;
+    const SKIPPED: u32 = 0x0184_d2a5;
     let mut most = 0_u64;
     while !rest.is_empty() {
         let (magic, after) = rest.split_first_chunk::<4>()?;
