@@ -25,7 +25,7 @@ impl Stage {
         match fs::remove_file(use_path(dir)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
                 let path = use_path(dir);
-                return Err(Error::storage(format!("cannot remove {}: {error}", path.display())));
+                Err(Error::storage(format!("cannot remove {}: {error}", path.display())))
             }
             _ => lock.remove(),
         }

@@ -123,7 +123,10 @@ class _Run:
 
     def keep(self):
         """Write the record, as far as it goes."""
-        found = self.record.plain(time.monotonic() - self.began)
+        from . import report
+
+        before = None if self.words.record is None else report.read(self.words.record)
+        found = self.record.plain(time.monotonic() - self.began, before)
         if self.words.record is not None:
             self.words.record.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n")
         return found

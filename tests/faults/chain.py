@@ -215,7 +215,7 @@ class _Chain:
         url = Path(self.table).name if self.schedule.place == "store" else None
         self._note_run(topology, outcome, before)
         wrong = check.ends(outcome, self.in_force, self.scene.broken, url)
-        texts = [task.errors(number).read_text() for number in range(topology.world_size)]
+        texts = [task.last_words(number) for number in range(topology.world_size)]
         wrong += check.last_words(texts, self.in_force)
         self._go_on_from(outcome, topology, wrong)
         wrong += check.rows(
@@ -246,7 +246,7 @@ class _Chain:
             if one.kind in AT_ONCE:
                 one.met = one.landed
             elif one.kind == FULL_CACHE:
-                one.met |= any("local_cache" in task.errors(n).read_text() for n in numbers)
+                one.met |= any("local_cache" in task.last_words(n) for n in numbers)
             elif one.kind in self.scene.noticed:
                 noticed = self.scene.noticed[one.kind]
                 one.met |= one.kind in self.in_force and (badly or noticed())

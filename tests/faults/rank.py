@@ -76,6 +76,11 @@ class Task:
         """The file of a rank's standard error, and its workers'."""
         return self.folder / f"{rank}.stderr"
 
+    def last_words(self, rank):
+        """What a rank and its workers have written to it; nothing of one that was killed before it began."""
+        path = self.errors(rank)
+        return path.read_text(errors="replace") if path.exists() else ""
+
     @property
     def sql(self):
         """The query."""

@@ -71,11 +71,24 @@ class Record:
             {key: verdict[key] for key in ("seed", "kind", "violations", "attempts")}
         )
 
-    def plain(self, seconds):
-        """As plain data."""
+    def plain(self, seconds, before=None):
+        """As plain data.
+
+        Args:
+            seconds: How long the schedules took.
+            before: An earlier record. What this run did not try, planted bugs or resumes, is still that one's, with its date.
+        """
+        date = datetime.datetime.now(datetime.UTC).date().isoformat()
+        found = self._plain(seconds, date)
+        for part in ("planted", "resumes"):
+            if not found[part] and before is not None:
+                found[part], found[f"{part}_on"] = before[part], before[f"{part}_on"]
+        return found
+
+    def _plain(self, seconds, date):
         return {
             "version": tq.__version__,
-            "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+            "date": date,
             "cpus": os.cpu_count(),
             "schedules": self.schedules,
             "violations": self.violations,
@@ -86,7 +99,9 @@ class Record:
             "disturbed": self.disturbed,
             "lacking": self.lacking,
             "resumes": self.resumes,
+            "resumes_on": date,
             "planted": self.planted,
+            "planted_on": date,
             "seconds": round(seconds),
             "cpu_seconds": round(self.cpu_seconds),
         }
@@ -122,22 +137,22 @@ def table(record):
         ),
         "",
         f"Of {record['missed']:,} more schedules a fault came too late or found nothing to strike; they do not count. "
-        f"Bugs planted to test the harness were found: {planted or 'not tried'}.",
+        f"Bugs planted to test the harness on {record['planted_on']} were found: {planted or 'not tried'}.",
     ]
-    lines += _resumes(record["resumes"])
+    lines += _resumes(record["resumes"], record["resumes_on"])
     if record["lacking"]:
         kinds = "; ".join(f"{kind} ({why})" for kind, why in record["lacking"].items())
         lines.append(f"Not possible on that machine: {kinds}.")
     return "\n".join(lines)
 
 
-def _resumes(rows):
+def _resumes(rows, date):
     """Markdown of the table of resumes."""
     if not rows:
         return []
     return [
         "",
-        "One epoch in many runs. Each is killed after a few steps, and the next one goes on with other ranks, workers and "
+        f"One epoch in many runs, on {date}. Each is killed after a few steps, and the next one goes on with other ranks, workers and "
         "rows per batch. The last column is the median time of CPU that a rank takes from the loading of the state on:",
         "",
         "| epoch | resumes | topologies | rows, each once | largest state | first batch, first and last ten runs |",
