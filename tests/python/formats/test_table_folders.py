@@ -94,7 +94,7 @@ def test_a_file_that_is_named_is_refused_where_deletes_may_hide_in_it(tables, ki
     files = [f"{tables}/{kind}/{below(kind, path)}" for path in FILES]
     if kind == "Delta":
         for path in (files, files[0], files[1]):
-            assert "deltalake.DeltaTable" in refusal(path, partitioning=False)
+            assert "session.register_delta" in refusal(path, partitioning=False)
     else:
         assert rows(files, partitioning=False) == [1, 2, 3, 9]
 
