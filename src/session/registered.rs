@@ -12,7 +12,7 @@ use crate::catalog::FilesSpec;
 use crate::fingerprint::{self, Form};
 use crate::formats::TableFiles;
 use crate::iceberg::LakeTable;
-use crate::query::{Moment, PATH_SCHEMA};
+use crate::query::{Definition, Moment, PATH_SCHEMA};
 use crate::storage::ForeignFunction;
 
 /// A table's schema and name: `("public", "flights")` or `("path", "data/*.parquet")`.
@@ -45,7 +45,7 @@ pub(super) enum Registered {
     /// A pinned snapshot of an Iceberg table.
     Lake(Arc<Lake>),
     /// A query by name, with the tables that it read when it was registered.
-    View { sql: String, tables: Vec<(TableKey, Registered)> },
+    View { definition: Arc<Definition>, tables: Vec<(TableKey, Registered)> },
     /// A function of the user's.
     Function(Arc<dyn ForeignFunction>),
     /// The moment of the time functions.
@@ -93,8 +93,8 @@ impl Registered {
             Self::Memory { digest, .. } => {
                 form.text("kind", "memory").text("digest", digest);
             }
-            Self::View { sql, .. } => {
-                form.text("kind", "view").text("sql", sql);
+            Self::View { definition, .. } => {
+                form.text("kind", "view").text("sql", definition.text());
             }
             Self::Function(function) => {
                 form.text("kind", "function").text("digest", function.digest());
@@ -133,11 +133,14 @@ pub(super) fn same_content(a: &Registered, b: &Registered) -> bool {
                 && a.table.schema.table_schema() == b.table.schema.table_schema()
         }
         (Registered::Memory { digest: a, .. }, Registered::Memory { digest: b, .. }) => a == b,
-        (Registered::View { sql: a, tables: x }, Registered::View { sql: b, tables: y }) => {
+        (
+            Registered::View { definition: a, tables: x },
+            Registered::View { definition: b, tables: y },
+        ) => {
             let same = |((k, a), (l, b)): (&(TableKey, Registered), &(TableKey, Registered))| {
                 k == l && same_content(a, b)
             };
-            a == b && x.len() == y.len() && x.iter().zip(y).all(same)
+            a.text() == b.text() && x.len() == y.len() && x.iter().zip(y).all(same)
         }
         (Registered::Function(a), Registered::Function(b)) => a.digest() == b.digest(),
         (Registered::Moment(a), Registered::Moment(b)) => a == b,
