@@ -20,6 +20,7 @@ __all__ = [
     "BatchStream",
     "Block",
     "Counter",
+    "Definition",
     "Delivery",
     "Lease",
     "LooseBlock",
@@ -40,7 +41,6 @@ __all__ = [
     "list_stages",
     "lower_bound",
     "merge_batches",
-    "narrow",
     "quote_identifier",
     "read_arrow",
     "set_log_level",
@@ -106,8 +106,6 @@ class Session:
         """Memo for `register_files` in another process: files, pins and schema of a registered table."""
     def view_memos(self, name: str) -> list[tuple[str, bytes]]:
         """Memos of the path literals of a view, by path."""
-    def path_literals(self, sql: str) -> list[str]:
-        """The paths that a statement names as tables."""
     def register_files(
         self,
         name: str,
@@ -130,7 +128,9 @@ class Session:
         """Remove a function."""
     def functions(self) -> list[tuple[str, list[str], str, str]]:
         """Name, types of the arguments, return type and volatility of each registered function."""
-    def register_view(self, name: str, sql: str, paths: Sequence[tuple[str, bytes]] = ...) -> None:
+    def register_view(
+        self, name: str, definition: Definition, paths: Sequence[tuple[str, bytes]] = ...
+    ) -> None:
         """Register a query under a name; `paths` are memos of path literals that another process has listed."""
     def deregister(self, name: str) -> None:
         """Remove a table."""
@@ -162,15 +162,30 @@ class Session:
         scan_filter: str | None = None,
     ) -> None:
         """Register one Delta table; `at` and `storage_options` are JSON."""
+
+    def parse(self, sql: str) -> Definition:
+        """Parse one read-only statement."""
     def query(
-        self, sql: str, skip_bad: bool = False, paths: Sequence[tuple[str, bytes]] = ...
+        self,
+        definition: Definition,
+        skip_bad: bool = False,
+        paths: Sequence[tuple[str, bytes]] = ...,
     ) -> Query:
-        """Make a lazy query of one read-only statement.
+        """Make a lazy query of a statement.
 
         With `skip_bad`, files of path literals that cannot be read are left out; `paths` as for `register_view`.
         """
-    def table_schema(self, name: str) -> ArrowStream:
-        """The columns of a registered table, as a stream without rows."""
+
+@final
+class Definition:
+    """A query as it was asked for, parsed and not bound."""
+
+    @property
+    def paths(self) -> list[str]:
+        """The paths that its last layer names as tables."""
+    @property
+    def sql(self) -> str:
+        """Its SQL, as people read it."""
 
 @final
 class Query:
@@ -178,18 +193,27 @@ class Query:
 
     @property
     def sql(self) -> str:
-        """The SQL as it was written."""
-    def select(
+        """Its SQL, as people read it."""
+    def narrowed(
         self,
         session: Session,
         columns: Sequence[str] | None = None,
         predicate: str | None = None,
+    ) -> Definition:
+        """Define some columns (None: all) of the rows that a predicate keeps, for `select`."""
+    def select(
+        self,
+        session: Session,
+        definition: Definition,
+        skip_bad: bool = False,
         paths: Sequence[tuple[str, bytes]] = ...,
     ) -> Query:
-        """Some columns (None: all) of the rows that a predicate keeps, which may name what the session knows.
+        """Make the query of a definition that `narrowed` made, which may name what the session knows.
 
-        `paths` as for `Session.register_view`.
+        `skip_bad` and `paths` as for `Session.query`.
         """
+    def expressions(self, list: str) -> Query:
+        """Make the query of expressions over the rows, as they stand behind SELECT."""
     def refreshed(self, at: Mapping[str, tuple[int, int]] = ...) -> tuple[Query, list[_ChangeRow]]:
         """The query over its Iceberg tables as they are now, or at these snapshots; and what changed."""
     def moment(self) -> str | None:
@@ -213,8 +237,6 @@ class Query:
         """DataFusion's plan, its staged parts with the reasons, and the plan by splits; with the sizes of stages in `place`."""
     def analyze(self) -> list[tuple[int, str, int | None, int | None]]:
         """Run the query; depth, description, rows and nanoseconds of each operator, in pre-order."""
-    def nested(self, before: str, after: str) -> Query:
-        """The query whose SQL is this one's between two texts, over the tables of this one."""
     def union_all(self, others: Sequence[Query], stage: str) -> tuple[Query, list[int]]:
         """The rows of several queries, one after the other; and the driving scans of each."""
     def files(self) -> list[tuple[str, str]]:
@@ -626,9 +648,6 @@ def read_arrow(data: _Rows) -> tuple[_ArrowSchema, list[_Rows]]:
 
 def merge_batches(schema: _ArrowSchema, pieces: Sequence[_Rows]) -> _Rows:
     """Make one batch of the rows of all pieces."""
-
-def narrow(sql: str, columns: Sequence[str] | None = None, predicate: str | None = None) -> str:
-    """The statement that takes some columns (None: all) of the rows of another one that a predicate keeps."""
 
 def function_types(input_types: Sequence[Any], return_type: Any) -> tuple[bytes, list[str]]:
     """Types of arguments and of values as Arrow IPC, and as text; they are given by name or as Arrow types."""

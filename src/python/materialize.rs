@@ -6,7 +6,7 @@ use std::time::Duration;
 use pyo3::prelude::*;
 
 use super::error::to_py;
-use super::session::PyQuery;
+use super::query::PyQuery;
 use super::wait::{planned, wait, wait_with};
 use crate::materialize::{StagePlace, StageProgress, clear_stages, list_stages};
 use crate::session::{Building, StageEngine, StageMode};

@@ -14,6 +14,7 @@ mod lease;
 mod logs;
 mod materialize;
 mod plan;
+mod query;
 mod row_store;
 mod session;
 mod shards;
@@ -36,7 +37,8 @@ fn core_module(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("FINGERPRINT_VERSION", crate::fingerprint::VERSION)?;
     module.add_class::<arrow::ArrowStream>()?;
     module.add_class::<session::PySession>()?;
-    module.add_class::<session::PyQuery>()?;
+    module.add_class::<query::PyDefinition>()?;
+    module.add_class::<query::PyQuery>()?;
     module.add_class::<plan::PyPlan>()?;
     module.add_class::<shards::PyRankShare>()?;
     module.add_class::<shards::PyShards>()?;
@@ -51,7 +53,6 @@ fn core_module(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(materialize::stages_of, module)?)?;
     module.add_function(wrap_pyfunction!(materialize::listed, module)?)?;
     module.add_function(wrap_pyfunction!(materialize::cleared, module)?)?;
-    module.add_function(wrap_pyfunction!(session::narrow, module)?)?;
     module.add_function(wrap_pyfunction!(session::quote_identifier, module)?)?;
     module.add_function(wrap_pyfunction!(udf::function_types, module)?)?;
     module.add_function(wrap_pyfunction!(calls::end_calls, module)?)?;

@@ -19,9 +19,9 @@ const MOST_OPERATORS: usize = 1000;
 /// than 300.
 const MOST_RELATIONS: usize = 300;
 
-/// Levels for which a common table expression counts: CTEs planned within each other take that much
-/// more.
-const TABLE_EXPRESSION: usize = 3;
+/// Levels for which a common table expression counts, and a query over another one: such ones planned
+/// within each other take that much more.
+pub(super) const TABLE_EXPRESSION: usize = 3;
 
 /// Brackets within each other beyond which the parser refuses the text by itself, and much beyond.
 const PARSED_BRACKETS: usize = 500;
@@ -38,12 +38,12 @@ struct Level {
 }
 
 /// Refuses text with chains that are too long. Text that is no SQL passes: the parser reports its
-/// errors.
+/// errors. Returns the relations that count towards [`check_relations`].
 ///
 /// # Errors
 /// `Query`.
-pub(super) fn check_depth(sql: &str) -> Result<()> {
-    let Ok(tokens) = Tokenizer::new(&GenericDialect {}, sql).tokenize() else { return Ok(()) };
+pub(super) fn check_depth(sql: &str) -> Result<usize> {
+    let Ok(tokens) = Tokenizer::new(&GenericDialect {}, sql).tokenize() else { return Ok(0) };
     let mut levels = vec![Level::default()];
     let mut relations = 0;
     let mut after_as = false;
@@ -70,7 +70,7 @@ pub(super) fn check_depth(sql: &str) -> Result<()> {
             after_as = matches!(token, Token::Word(word) if word.keyword == Keyword::AS);
         }
         if levels.len() > PARSED_BRACKETS {
-            return Ok(());
+            return Ok(relations);
         }
         let Some(level) = levels.last_mut() else { break };
         match token {
@@ -129,14 +129,23 @@ pub(super) fn check_depth(sql: &str) -> Result<()> {
                  register its values as a table and join that"
             )));
         }
-        if relations > MOST_RELATIONS {
-            return Err(Error::query(format!(
-                "the statement has more than {MOST_RELATIONS} joins, set operations and relations; register the files of \
-                 a long UNION ALL as one table, or the rows of an intermediate query with session.register_table"
-            )));
-        }
+        check_relations(relations)?;
     }
-    Ok(())
+    Ok(relations)
+}
+
+/// Refuses more relations than the stack holds.
+///
+/// # Errors
+/// `Query`.
+pub(super) fn check_relations(relations: usize) -> Result<()> {
+    if relations <= MOST_RELATIONS {
+        return Ok(());
+    }
+    Err(Error::query(format!(
+        "the statement has more than {MOST_RELATIONS} joins, set operations and relations; register the files of \
+         a long UNION ALL as one table, or the rows of an intermediate query with session.register_table"
+    )))
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 
 mod check;
 mod cut;
+mod definition;
 mod depth;
 mod engine_fixes;
 mod moment;
@@ -12,6 +13,7 @@ mod travel;
 
 pub use check::{check_plan, check_repeatable, evaluated_once, volatile_function};
 pub use cut::{Cut, Sizes, StageTable, find_cuts, provider_of, replace, share_of_columns};
+pub use definition::{Definition, Inputs, Layer, is_input};
 pub use engine_fixes::common_expressions::common_once;
 pub use engine_fixes::functional_dependencies::{blind_to_keys, group_distinct};
 #[cfg(feature = "ballista")]
@@ -35,8 +37,7 @@ pub use engine_fixes::walk::{inputs_of, with_names};
 pub use engine_fixes::wide_star::{below_constant, without_star};
 pub use moment::{Moment, fix_moment};
 pub use parse::{
-    LAKE_SCHEMA, LakeName, PATH_SCHEMA, ParsedQuery, as_relation, check_predicate, narrow,
-    parse_query, quote_identifier,
+    LAKE_SCHEMA, LakeName, PATH_SCHEMA, ParsedQuery, parse_predicate, quote_identifier,
 };
 pub use sample::{SAMPLE_SCHEMA, SampleName, view_is_no_table};
 pub use statement::{SoundRelations, distinct_names, is_about_names, with_names_apart};

@@ -10,7 +10,7 @@ use datafusion::sql::sqlparser::ast::{
 };
 use datafusion::sql::sqlparser::dialect::GenericDialect;
 use datafusion::sql::sqlparser::parser::{Parser, ParserError};
-use datafusion::sql::sqlparser::tokenizer::{Token, Tokenizer};
+use datafusion::sql::sqlparser::tokenizer::Token;
 
 use super::depth::check_depth;
 use super::engine_fixes::distinct_precedence::bind;
@@ -54,15 +54,44 @@ pub struct ParsedQuery {
     pub lakes: Vec<LakeName>,
 }
 
-/// Parses one read-only statement.
-///
-/// # Arguments
-/// `is_catalog` returns true for the name of a registered catalog, and of a metadata table.
+impl ParsedQuery {
+    /// A SELECT that the planner answers rightly, with the names of its tables found.
+    ///
+    /// # Arguments
+    /// `is_catalog` returns true for the name of a registered catalog, and of a metadata table.
+    ///
+    /// # Errors
+    /// `Query` where it does more than read, or has a clause that the planner would ignore.
+    pub fn try_new(mut query: Query, is_catalog: impl Fn(&str) -> bool) -> Result<Self> {
+        bind(&mut query);
+        over_lists(&mut query);
+        if let ControlFlow::Break(refused) = Visit::visit(&query, &mut Refusals) {
+            return Err(refused.into());
+        }
+        sound_statement(&mut query)?;
+        write_out(&mut query)?;
+        check_sound(&query)?;
+        let mut finder =
+            TableFinder { is_catalog: &is_catalog, paths: Vec::new(), lakes: Vec::new() };
+        if let ControlFlow::Break(error) = VisitMut::visit(&mut query, &mut finder) {
+            return Err(error);
+        }
+        take_samples(&mut query)?;
+        name_replaced(&mut query);
+        zones_as_calls(&mut query);
+        Ok(Self {
+            statement: Statement::Statement(Box::new(ast::Statement::Query(Box::new(query)))),
+            paths: finder.paths,
+            lakes: finder.lakes,
+        })
+    }
+}
+
+/// Parses one statement, which is to be a SELECT.
 ///
 /// # Errors
 /// `Query` for a syntax error, several statements, or anything but SELECT, VALUES or WITH.
-pub fn parse_query(sql: &str, is_catalog: impl Fn(&str) -> bool) -> Result<ParsedQuery> {
-    check_depth(sql)?;
+pub(super) fn parse_select(sql: &str) -> Result<Query> {
     let readable = readable(sql)?;
     let sql = readable.as_deref().unwrap_or(sql);
     let mut statements = DFParser::parse_sql_with_dialect(sql, &GenericDialect {})
@@ -80,29 +109,10 @@ pub fn parse_query(sql: &str, is_catalog: impl Fn(&str) -> bool) -> Result<Parse
     let Statement::Statement(inner) = statement else {
         return Err(not_read_only(&first_word(sql)));
     };
-    let ast::Statement::Query(mut query) = *inner else {
-        return Err(not_read_only(&first_word(sql)));
-    };
-    bind(&mut query);
-    over_lists(&mut query);
-    if let ControlFlow::Break(refused) = Visit::visit(&query, &mut Refusals) {
-        return Err(refused.into());
+    match *inner {
+        ast::Statement::Query(query) => Ok(*query),
+        _ => Err(not_read_only(&first_word(sql))),
     }
-    sound_statement(&mut query)?;
-    write_out(&mut query)?;
-    check_sound(&query)?;
-    let mut finder = TableFinder { is_catalog: &is_catalog, paths: Vec::new(), lakes: Vec::new() };
-    if let ControlFlow::Break(error) = VisitMut::visit(&mut query, &mut finder) {
-        return Err(error);
-    }
-    take_samples(&mut query)?;
-    name_replaced(&mut query);
-    zones_as_calls(&mut query);
-    Ok(ParsedQuery {
-        statement: Statement::Statement(Box::new(ast::Statement::Query(query))),
-        paths: finder.paths,
-        lakes: finder.lakes,
-    })
 }
 
 /// The SQL without clauses that the parser does not know; None if it knows all.
@@ -135,15 +145,15 @@ fn plain(error: &datafusion::error::DataFusionError) -> String {
     }
 }
 
-/// Checks that `text` is one boolean SQL expression and nothing else, so that it may be pasted
-/// behind WHERE in parentheses.
+/// Parses one boolean SQL expression.
 ///
 /// # Errors
-/// `Query` saying where the expression ends too early.
-pub fn check_predicate(text: &str) -> Result<()> {
+/// `Query` saying where the expression ends too early, or what it does besides reading.
+pub fn parse_predicate(text: &str) -> Result<ast::Expr> {
     check_depth(text)?;
+    let readable = readable(text)?;
     let mut parser = Parser::new(&GenericDialect {})
-        .try_with_sql(text)
+        .try_with_sql(readable.as_deref().unwrap_or(text))
         .map_err(|error| malformed_filter(text, &error))?;
     let expr = parser.parse_expr().map_err(|error| malformed_filter(text, &error))?;
     if let ControlFlow::Break(refused) = expr.visit(&mut Refusals) {
@@ -156,7 +166,7 @@ pub fn check_predicate(text: &str) -> Result<()> {
             next.token.to_string()
         )));
     }
-    Ok(())
+    Ok(expr)
 }
 
 fn malformed_filter(text: &str, error: &ParserError) -> Error {
@@ -164,77 +174,6 @@ fn malformed_filter(text: &str, error: &ParserError) -> Error {
         return Error::query(format!("the filter {text:?} is nested too deeply"));
     };
     Error::query(format!("the filter {text:?} does not parse: {message}"))
-}
-
-/// The statement that takes some columns (None: all) of the rows of another one that a predicate
-/// keeps.
-///
-/// # Errors
-/// `Query` where the predicate is not one boolean expression.
-pub fn narrow(sql: &str, columns: Option<&[String]>, predicate: Option<&str>) -> Result<String> {
-    let columns = match columns {
-        Some(names) => {
-            names.iter().map(|name| quote_identifier(name)).collect::<Vec<_>>().join(", ")
-        }
-        None => "*".to_owned(),
-    };
-    // Newlines end a comment that the inner SQL or the predicate may end with.
-    let filter = match predicate {
-        Some(text) => {
-            check_predicate(text)?;
-            format!("\nWHERE (\n{text}\n)")
-        }
-        None => String::new(),
-    };
-    Ok(format!("SELECT {columns} FROM (\n{}\n) AS query{filter}", as_relation(sql)))
-}
-
-/// A statement as a part of the FROM clause of another one: without the semicolons at its end, and
-/// so that the planner does not leave its ORDER BY out, as it does where no LIMIT or OFFSET depends
-/// on it.
-pub fn as_relation(sql: &str) -> String {
-    let mut sql = sql.trim_end().trim_end_matches(';').to_owned();
-    if sql.contains(';')
-        && let Ok(mut tokens) =
-            Tokenizer::new(&GenericDialect {}, &sql).with_unescape(false).tokenize()
-    {
-        let is_end = |token: &Token| matches!(token, Token::SemiColon | Token::Whitespace(_));
-        let end = tokens.iter().rposition(|token| !is_end(token)).map_or(0, |last| last + 1);
-        tokens.retain({
-            let mut at = 0;
-            move |token| {
-                at += 1;
-                at <= end || *token != Token::SemiColon
-            }
-        });
-        sql = tokens.iter().map(ToString::to_string).collect();
-    }
-    match is_ordered(&sql) {
-        true => format!("{sql}\nOFFSET 0"),
-        false => sql,
-    }
-}
-
-/// Returns true if a statement ends with an ORDER BY.
-fn is_ordered(sql: &str) -> bool {
-    if !sql.to_uppercase().contains("ORDER") {
-        return false;
-    }
-    let readable = readable(sql).ok().flatten();
-    let sql = readable.as_deref().unwrap_or(sql);
-    let Ok(statements) = DFParser::parse_sql_with_dialect(sql, &GenericDialect {}) else {
-        return false;
-    };
-    let Some(Statement::Statement(statement)) = statements.front() else { return false };
-    match &**statement {
-        ast::Statement::Query(query) => {
-            query.order_by.is_some()
-                && query.limit_clause.is_none()
-                && query.fetch.is_none()
-                && query.locks.is_empty()
-        }
-        _ => false,
-    }
 }
 
 /// `name` in double quotes.

@@ -10,6 +10,7 @@ mod files;
 mod functions;
 mod ipc;
 mod lake;
+mod layers;
 mod metadata_tables;
 mod moment;
 mod plan;

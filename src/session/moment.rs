@@ -20,17 +20,18 @@ fn moment_key() -> TableKey {
 }
 
 impl Session {
-    /// The plan at the moment that this session is pinned to, else now; and the moment, where the
-    /// plan depends on it.
+    /// The plan at a moment, else at the one that this session is pinned to, else now; and the
+    /// moment, where the plan depends on it.
     ///
     /// # Errors
     /// None that a plan which was analysed has.
     pub(super) fn at_its_moment(
         &self,
         plan: LogicalPlan,
+        moment: Option<Moment>,
     ) -> Result<(LogicalPlan, Option<(TableKey, Registered)>)> {
-        let at = match self.registered(&moment_key()) {
-            Some(Registered::Moment(moment)) => moment.at(),
+        let at = match (moment, self.registered(&moment_key())) {
+            (Some(moment), _) | (None, Some(Registered::Moment(moment))) => moment.at(),
             _ => Utc::now(),
         };
         let state = self.context().state();
@@ -57,6 +58,6 @@ impl Query {
         tables.retain(|(key, _)| *key != moment_key());
         tables.push((moment_key(), Registered::Moment(moment)));
         let session: Arc<Session> = self.session().of_tables(&tables).await?;
-        session.query(self.sql()).await
+        session.query_over(Arc::clone(self.definition()), false, &[]).await
     }
 }

@@ -1,4 +1,4 @@
-//! A lazy query: SQL bound to the tables it read when it was made.
+//! A lazy query: a definition bound to the tables it read when it was made.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,22 +14,23 @@ use futures::{FutureExt, TryStreamExt};
 
 use super::discovery::count_scans;
 use super::lake::LakeChange;
-use super::moment::MOMENT_SCHEMA;
 use super::plan::{Plan, PlanOptions};
 use super::plan_fingerprint::Classified;
-use super::registered::{Registered, TableKey, has_moved_on, same_content};
-use super::registry::{FUNCTION_SCHEMA, Session};
+use super::registered::{Registered, TableKey};
+use super::registry::Session;
 use super::serialised_plan;
 use super::staged::{STAGE_SCHEMA, StageMode, StagedPart};
 use crate::panics::caught_later;
-use crate::query::{PATH_SCHEMA, as_relation, check_repeatable, narrow};
+use crate::query::{Definition, PATH_SCHEMA, check_repeatable};
 use crate::{Error, ErrorKind, Result};
 
 /// One read-only SQL statement bound to a session.
 #[derive(Clone, Debug)]
 pub struct Query {
     session: Arc<Session>,
-    sql: String,
+    definition: Arc<Definition>,
+    /// The plan before it is analysed, for queries over this one.
+    bound: LogicalPlan,
     plan: LogicalPlan,
     tables: Vec<(TableKey, Registered)>,
     /// Where parts of it are staged: `plan` is the rest.
@@ -41,11 +42,13 @@ pub struct Query {
 impl Query {
     pub(super) fn new(
         session: Arc<Session>,
-        sql: String,
+        definition: Arc<Definition>,
+        bound: LogicalPlan,
         plan: LogicalPlan,
         tables: Vec<(TableKey, Registered)>,
     ) -> Self {
-        Self { session, sql, plan, tables, parts: Arc::from([]), classified: Arc::default() }
+        let (parts, classified) = (Arc::from([]), Arc::default());
+        Self { session, definition, bound, plan, tables, parts, classified }
     }
 
     /// The session it is bound to.
@@ -53,9 +56,19 @@ impl Query {
         &self.session
     }
 
-    /// The SQL as it was written.
+    /// How it was asked for.
+    pub fn definition(&self) -> &Arc<Definition> {
+        &self.definition
+    }
+
+    /// Its SQL, as people read it and fingerprints digest it.
     pub fn sql(&self) -> &str {
-        &self.sql
+        self.definition.text()
+    }
+
+    /// The plan before it is analysed.
+    pub(super) fn bound(&self) -> &LogicalPlan {
+        &self.bound
     }
 
     /// The plan before it is optimised.
@@ -99,38 +112,6 @@ impl Query {
         &self.tables
     }
 
-    /// A query around this one: `select` gets this query's SQL to write it into its FROM clause. It
-    /// reads the tables that this query read when it was made, even if their names have changed
-    /// their meaning.
-    ///
-    /// # Errors
-    /// As for [`Session::query`].
-    pub async fn nested(&self, select: impl FnOnce(&str) -> String) -> Result<Self> {
-        let session = self.session.of_tables(&self.tables).await?;
-        session.query(&select(&as_relation(&self.sql))).await
-    }
-
-    /// Some columns (None: all) of the rows of this query that a predicate keeps. Other tables and
-    /// functions that the predicate names come from `session`; paths of `known` another process has
-    /// listed, see [`path_memos`](Self::path_memos).
-    ///
-    /// # Errors
-    /// As for [`Session::query`].
-    pub async fn select(
-        &self,
-        session: &Session,
-        columns: Option<&[String]>,
-        predicate: Option<&str>,
-        known: &[(String, Vec<u8>)],
-    ) -> Result<Self> {
-        let sql = narrow(&self.sql, columns, predicate)?;
-        let mut tables = self.tables.clone();
-        if predicate.is_some() {
-            tables.extend(session.beside(&sql, &self.tables, known).await?);
-        }
-        self.session.of_tables(&tables).await?.query(&sql).await
-    }
-
     /// The query over its Iceberg and Delta tables as they are now, or at these snapshots and schemas by
     /// table name; with the changes. Other tables stay as they were pinned.
     ///
@@ -142,7 +123,8 @@ impl Query {
     ) -> Result<(Self, Vec<LakeChange>)> {
         let (tables, changes) = self.session.reload(&self.tables, at).await?;
         let session = self.session.of_tables(&tables).await?;
-        Ok((session.query(&self.sql).await?, changes))
+        let definition = Arc::clone(&self.definition);
+        Ok((session.query_over(definition, false, &[]).await?, changes))
     }
 
     /// The pinned snapshots of its Iceberg tables and the schemas they are read with, and the
@@ -217,59 +199,6 @@ impl Query {
         found.sort();
         found.dedup();
         found
-    }
-
-    /// The rows of several queries, one query after the other.
-    ///
-    /// # Errors
-    /// `Query` where their columns differ; `Config` where a name stands for another table in each,
-    /// or for one at two times.
-    pub async fn union_all(queries: &[Self]) -> Result<Self> {
-        let Some((first, others)) = queries.split_first() else {
-            return Err(Error::config("a mixture needs at least one query"));
-        };
-        let mut tables = first.tables.clone();
-        for other in others {
-            check_same_columns(&first.schema(), &other.schema())?;
-            for (key, table) in &other.tables {
-                match tables.iter().find(|(known, _)| known == key) {
-                    None => tables.push((key.clone(), table.clone())),
-                    Some((_, known)) if same_content(known, table) => {}
-                    // One moment for all of them: that of the first.
-                    Some(_) if key.0 == MOMENT_SCHEMA => {}
-                    Some(_) if key.0 == FUNCTION_SCHEMA => {
-                        return Err(Error::config(format!(
-                            "the queries of a mixture call different functions of the name {:?}; register them \
-                             under names of their own",
-                            key.1
-                        )));
-                    }
-                    Some((_, known)) if has_moved_on(key, known, table) => {
-                        return Err(Error::config(format!(
-                            "{:?} has changed between the queries of a mixture, which would read it as it was at two times; \
-                             make them once more, or, over Iceberg tables, call refresh() of each of them or name one \
-                             snapshot in all of them: FOR VERSION AS OF",
-                            key.1
-                        )));
-                    }
-                    Some(_) => {
-                        return Err(Error::config(format!(
-                            "the queries of a mixture read different tables of the name {:?}; register them \
-                             under names of their own",
-                            key.1
-                        )));
-                    }
-                }
-            }
-        }
-        let session = first.session.of_tables(&tables).await?;
-        let inputs: Vec<String> = (0..queries.len())
-            .map(|number| {
-                let source = as_relation(&queries[number].sql);
-                format!("SELECT * FROM (\n{source}\n) AS source_{number}")
-            })
-            .collect();
-        session.query(&inputs.join("\nUNION ALL\n")).await
     }
 
     /// The driving scans that the query has as an input of [`union_all`](Self::union_all): none
@@ -516,21 +445,4 @@ pub(super) fn path_memos(tables: &[(TableKey, Registered)]) -> Result<Vec<(Strin
         }
     }
     Ok(memos)
-}
-
-fn check_same_columns(first: &Schema, other: &Schema) -> Result<()> {
-    let sketch = |schema: &Schema| -> Vec<String> {
-        let fields = schema.fields().iter();
-        fields.map(|field| format!("{} {}", field.name(), field.data_type())).collect()
-    };
-    let (first, other) = (sketch(first), sketch(other));
-    if first == other {
-        return Ok(());
-    }
-    Err(Error::query(format!(
-        "the queries of a mixture must have the same columns, of the same types, in the same order: one has \
-         ({}), another ({}); name and cast them alike",
-        first.join(", "),
-        other.join(", ")
-    )))
 }

@@ -11,7 +11,7 @@ use crate::Result;
 use crate::catalog::FilesSpec;
 use crate::fingerprint::{self, Form};
 use crate::formats::TableFiles;
-use crate::query::{Moment, PATH_SCHEMA};
+use crate::query::{Definition, Moment, PATH_SCHEMA};
 use crate::storage::ForeignFunction;
 
 /// A table's schema and name: `("public", "flights")` or `("path", "data/*.parquet")`.
@@ -44,7 +44,7 @@ pub(super) enum Registered {
     /// A pinned version of an Iceberg or Delta table.
     Lake(Arc<Lake>),
     /// A query by name, with the tables that it read when it was registered.
-    View { sql: String, tables: Vec<(TableKey, Registered)> },
+    View { definition: Arc<Definition>, tables: Vec<(TableKey, Registered)> },
     /// A function of the user's.
     Function(Arc<dyn ForeignFunction>),
     /// The moment of the time functions.
@@ -92,8 +92,8 @@ impl Registered {
             Self::Memory { digest, .. } => {
                 form.text("kind", "memory").text("digest", digest);
             }
-            Self::View { sql, .. } => {
-                form.text("kind", "view").text("sql", sql);
+            Self::View { definition, .. } => {
+                form.text("kind", "view").text("sql", definition.text());
             }
             Self::Function(function) => {
                 form.text("kind", "function").text("digest", function.digest());
@@ -137,11 +137,14 @@ pub(super) fn same_content(a: &Registered, b: &Registered) -> bool {
                 && a.table.schema.table_schema() == b.table.schema.table_schema()
         }
         (Registered::Memory { digest: a, .. }, Registered::Memory { digest: b, .. }) => a == b,
-        (Registered::View { sql: a, tables: x }, Registered::View { sql: b, tables: y }) => {
+        (
+            Registered::View { definition: a, tables: x },
+            Registered::View { definition: b, tables: y },
+        ) => {
             let same = |((k, a), (l, b)): (&(TableKey, Registered), &(TableKey, Registered))| {
                 k == l && same_content(a, b)
             };
-            a == b && x.len() == y.len() && x.iter().zip(y).all(same)
+            a.text() == b.text() && x.len() == y.len() && x.iter().zip(y).all(same)
         }
         (Registered::Function(a), Registered::Function(b)) => a.digest() == b.digest(),
         (Registered::Moment(a), Registered::Moment(b)) => a == b,

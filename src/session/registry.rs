@@ -138,7 +138,9 @@ impl Session {
         session.catalogs.write().unwrap_or_else(PoisonError::into_inner).extend(catalogs);
         for (key, registered) in tables {
             match registered {
-                Registered::View { sql, .. } => session.register_view(&key.1, sql).await?,
+                Registered::View { definition, .. } => {
+                    session.register_view_over(&key.1, Arc::clone(definition), &[]).await?;
+                }
                 other => session.bind(key.clone(), other.clone())?,
             }
         }
@@ -271,18 +273,6 @@ impl Session {
     /// The registered tables, by name; tables made by path literals are not among them.
     pub fn tables(&self) -> Vec<TableInfo> {
         tables_of(&self.names())
-    }
-
-    /// The columns of a registered table.
-    ///
-    /// # Errors
-    /// `TableNotFound` with the nearest name.
-    pub async fn table_schema(&self, name: &str) -> Result<SchemaRef> {
-        let key = (TABLE_SCHEMA.to_owned(), name.to_owned());
-        if self.registered(&key).is_none() {
-            return Err(self.table_not_found(name));
-        }
-        Ok(self.context.table_provider(reference(&key)).await?.schema())
     }
 
     /// A URL of its own for each table's store, so that each has its own pins and credentials.

@@ -258,7 +258,8 @@ impl Query {
                 _in_use: stage.in_use,
             });
         }
-        session.query(self.sql()).await?.over_stages(parts).await
+        let query = session.query_over(Arc::clone(self.definition()), false, &[]).await?;
+        query.over_stages(parts).await
     }
 
     /// The query over stages that are bound in its session.

@@ -8,12 +8,12 @@ use serde::{Deserialize, Serialize};
 
 use super::plan::{Plan, PlanOptions, Planned, Totals};
 use super::plan_part::{PlanPart, pack_ids, pack_splits, tables_read, unpack_ids, unpack_splits};
-use super::query::Query;
 use super::registered::TableKey;
 use super::registry::{Session, SessionOptions, open_cache};
 use super::staged::StagedPart;
 use super::worker_tables::{Share, WorkerTable};
 use crate::formats::{RowRange, Split, SplitUnit, UnitKind};
+use crate::query::{Definition, Layer};
 use crate::storage::Foreign;
 use crate::{Error, Result};
 
@@ -34,7 +34,8 @@ pub struct WorkerPlan {
 struct Body {
     options: SessionOptions,
     tables: Vec<(TableKey, WorkerTable)>,
-    sql: String,
+    /// What the query is made of: this process parses each text again, once.
+    query: Vec<Layer>,
     plan_options: PlanOptions,
     /// The fingerprint of the whole plan; null takes the fingerprint of the plan that is made
     /// again.
@@ -87,7 +88,7 @@ impl WorkerPlan {
                 ..SessionOptions::default()
             },
             tables,
-            sql: plan.query().sql().to_owned(),
+            query: plan.query().definition().layers(),
             plan_options: plan.options().clone(),
             fingerprint: Some(plan.fingerprint().to_owned()),
             shape: share.is_partial().then(|| plan.shape_digest()).transpose()?,
@@ -121,7 +122,8 @@ impl WorkerPlan {
         let stages = body.stages.into_iter();
         let stages =
             stages.map(|(node, table, why, folder)| StagedPart::shipped(node, table, why, folder));
-        let query: Query = session.query(&body.sql).await?;
+        let definition = Definition::of_layers(body.query, |name| session.is_catalog(name))?;
+        let query = session.query_over(Arc::new(definition), false, &[]).await?;
         let query = query.over_stages(stages.collect()).await?;
         let part = match body.part {
             Some((ids, totals)) => Some((unpack_ids(self.blob(ids)?)?, totals)),

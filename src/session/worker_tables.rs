@@ -94,7 +94,7 @@ impl WorkerTable {
                 let batches = worker.push(ipc::encode(schema, kept)?);
                 Self::Memory(WorkerMemory { batches, digest: digest.clone(), bytes: *bytes })
             }
-            Registered::View { sql, .. } => Self::View { sql: sql.clone() },
+            Registered::View { definition, .. } => Self::View { sql: definition.text().into() },
             Registered::Function(function) => {
                 Self::Function(worker.ship(Foreign::Function(Arc::clone(function))))
             }

@@ -1,11 +1,17 @@
 //! SQL is one read-only statement: whatever writes, configures or explains is refused by its name.
 
-use tensorquery::ErrorKind;
-use tensorquery::query::{PATH_SCHEMA, check_predicate, parse_query, quote_identifier};
+use tensorquery::query::{
+    Definition, Layer, PATH_SCHEMA, ParsedQuery, parse_predicate, quote_identifier,
+};
+use tensorquery::{ErrorKind, Result};
+
+fn parse_query(sql: &str) -> Result<ParsedQuery> {
+    Ok(Definition::statement(sql, |_| false)?.parsed().clone())
+}
 
 #[track_caller]
 fn refused(sql: &str, what: &str) {
-    let error = match parse_query(sql, |_| false) {
+    let error = match parse_query(sql) {
         Ok(query) => panic!("{sql} was parsed: {query:?}"),
         Err(error) => error,
     };
@@ -56,9 +62,9 @@ fn there_is_exactly_one_statement() {
     refused("SELEC 1", "does not parse");
     refused("SELECT (1", "does not parse");
     for sql in ["SELECT 1;", "  select 1  ", "WITH x AS (SELECT 1) SELECT * FROM x", "VALUES (1)"] {
-        parse_query(sql, |_| false).unwrap();
+        parse_query(sql).unwrap();
     }
-    parse_query("SELECT 'a; DROP TABLE t' AS t -- ; SELECT 2", |_| false).unwrap();
+    parse_query("SELECT 'a; DROP TABLE t' AS t -- ; SELECT 2").unwrap();
 }
 
 #[test]
@@ -66,19 +72,19 @@ fn path_literals_become_tables_in_order_and_once() {
     let sql = "SELECT * FROM 'b.csv' AS b JOIN 'a/**/*.parquet' AS a ON a.x = b.x \
                WHERE a.y IN (SELECT y FROM 'it''s.csv') AND a.z = 'not a path' \
                UNION ALL SELECT * FROM 'b.csv', \"t\" , u";
-    let parsed = parse_query(sql, |_| false).unwrap();
+    let parsed = parse_query(sql).unwrap();
     assert_eq!(parsed.paths, ["b.csv", "a/**/*.parquet", "it's.csv"]);
     let text = parsed.statement.to_string();
     assert!(text.contains(&format!("\"{PATH_SCHEMA}\".\"b.csv\"")), "{text}");
     assert!(text.contains("\"it's.csv\"") && text.contains("'not a path'"), "{text}");
-    let quoted = parse_query("SELECT * FROM 'a \"b\".csv'", |_| false).unwrap();
-    parse_query(&quoted.statement.to_string(), |_| false).unwrap();
+    let quoted = parse_query("SELECT * FROM 'a \"b\".csv'").unwrap();
+    parse_query(&quoted.statement.to_string()).unwrap();
 }
 
 #[test]
 fn a_filter_is_one_expression() {
     for text in ["a > 1", "a IN (1, 2) OR b IS NULL", "a LIKE 'x;--%'", "(a) AND (NOT b)"] {
-        check_predicate(text).unwrap();
+        parse_predicate(text).unwrap();
     }
     let cases = [
         ("a > 1; DROP TABLE t", "must be one boolean expression"),
@@ -91,20 +97,51 @@ fn a_filter_is_one_expression() {
         ("a IN (SELECT b INTO u FROM t)", "SELECT INTO is not allowed"),
     ];
     for (text, what) in cases {
-        let error = check_predicate(text).unwrap_err();
+        let error = parse_predicate(text).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Query, "{text}");
         assert!(error.message().contains(what), "{text}: {error}");
     }
 }
 
+fn layered(layers: &[Layer]) -> Result<Definition> {
+    Definition::of_layers(layers.to_vec(), |_| false)
+}
+
 #[test]
-fn a_filter_cannot_comment_out_what_follows() {
-    // Pasted as `WHERE (…)`, a trailing comment would swallow the parenthesis.
-    for text in ["a > 1 -- ", "a > 1 /* "] {
-        if check_predicate(text).is_ok() {
-            parse_query(&format!("SELECT * FROM t WHERE ({text}\n)"), |_| false).unwrap();
-        }
+fn layers_make_a_definition_that_has_them() {
+    let statement = |sql: &str| Layer::Statement(sql.to_owned());
+    let rows = |columns: Option<&[&str]>, predicate: Option<&str>| Layer::Rows {
+        columns: columns.map(|names| names.iter().map(|&name| name.to_owned()).collect()),
+        predicate: predicate.map(str::to_owned),
+    };
+    let layers = [
+        statement("SELECT a, b FROM t ORDER BY a;"),
+        rows(Some(&["a"]), Some("a > 1 -- and no more")),
+        statement("SELECT a FROM 'u.csv'"),
+        Layer::UnionAll(2),
+        Layer::Expressions("count(*) AS n, max(a)".to_owned()),
+    ];
+    let definition = layered(&layers).unwrap();
+    assert_eq!(definition.layers(), layers);
+    assert_eq!(
+        definition.text(),
+        "SELECT count(*) AS n, max(a) FROM (\n\
+         SELECT * FROM (\n\
+         SELECT \"a\" FROM (\nSELECT a, b FROM t ORDER BY a\nOFFSET 0\n) AS query\n\
+         WHERE (\na > 1 -- and no more\n)\n\
+         ) AS source_0\nUNION ALL\n\
+         SELECT * FROM (\nSELECT a FROM 'u.csv'\n) AS source_1\n\
+         ) AS given"
+    );
+    for incomplete in [&layers[1..2], &layers[2..], &layers[..3], &[]] {
+        assert_eq!(layered(incomplete).unwrap_err().kind(), ErrorKind::Config);
     }
+    // Each layer is planned within the one above it.
+    let mut many = vec![statement("SELECT 1 AS a")];
+    many.extend(std::iter::repeat_n(rows(None, Some("a > 0")), 100));
+    layered(&many).unwrap();
+    many.push(rows(None, None));
+    assert!(layered(&many).unwrap_err().message().contains("more than 300 joins"));
 }
 
 #[test]
@@ -113,5 +150,5 @@ fn identifiers_are_quoted() {
     assert_eq!(quote_identifier("Two words"), "\"Two words\"");
     let hostile = quote_identifier("a\" FROM t; --");
     assert_eq!(hostile, "\"a\"\" FROM t; --\"");
-    parse_query(&format!("SELECT {hostile} FROM t"), |_| false).unwrap();
+    parse_query(&format!("SELECT {hostile} FROM t")).unwrap();
 }

@@ -462,10 +462,10 @@ def _choose(
         if options or (not is_registered and is_iceberg_name(session, table)):
             name = register_from_config(session, table, **iceberg)
             try:
-                return session._select(name, columns, filters)
+                return session.table(name).select(columns, filters)
             finally:
                 session.deregister(name)
-        return session._select(table, columns, filters)
+        return session.table(table).select(columns, filters)
     assert path is not None
     # The name is part of the query, and so of its identity: the same in every process that reads this path.
     wanted = json.dumps([path, format, partitioning], default=str)
@@ -473,7 +473,7 @@ def _choose(
     source = FileSource(path, partitioning=partitioning, on_error=on_error, **access)
     session._register(name, source, table_format_of(format))
     try:
-        return session._select(name, columns, filters, on_error)
+        return session.table(name)._select(columns, filters, on_error)
     finally:
         # The query holds the files; the name was only needed to write it.
         session.deregister(name)

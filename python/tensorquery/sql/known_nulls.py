@@ -63,8 +63,7 @@ def _in_memory(query: _core.Query, names: list[str]) -> dict[str, int]:
         for number, name in enumerate(names)
     )
     pyarrow = importlib.import_module("pyarrow")
-    nested = query.nested(f"SELECT {counts} FROM (\n", "\n) AS given")
-    (row,) = pyarrow.table(nested.collect()).to_pylist()
+    (row,) = pyarrow.table(query.expressions(counts).collect()).to_pylist()
     return {name: row[str(number)] for number, name in enumerate(names)}
 
 

@@ -109,14 +109,23 @@ class Query:
             TableNotFoundError: A filter names an unknown table.
             ConfigError: A name or a filter is not valid UTF-8.
         """
+        return self._select(columns, filters)
+
+    def _select(
+        self, columns: Iterable[str] | None, filters: Any | None, on_error: str = "raise"
+    ) -> Query:
+        """`select`; with "skip" without the bad files that a filter names as tables."""
         if columns is None and filters is None:
             return self
         names, predicate = narrowing(columns, filters, self)
         base = self._narrowed or (self._core.sql,)
         narrowed = (*base, repr(names), repr(predicate))
         with advised(filters):
-            core = self._session._narrow(self._core, names, predicate)
-        return Query(self._session, core, narrowed)
+            core = self._session._narrow(self._core, names, predicate, on_error == "skip")
+        found = Query(self._session, core, narrowed)
+        if on_error == "skip":
+            self._session._warn_of_skipped(found.quarantined)
+        return found
 
     def _parts(self) -> dict[str, Any]:
         """Digests of the query, and of the columns and filters by which it was narrowed; pinned snapshots and moment."""
@@ -337,7 +346,7 @@ class Query:
 
     def _replaced(self, rows: Query, columns: Sequence[str]) -> Query:
         """Columns of another query's rows in the place of this one's; it stays this query for a checkpoint."""
-        core = rows._core.nested(f"SELECT {', '.join(columns)} FROM (\n", "\n) AS given")
+        core = rows._core.expressions(", ".join(columns))
         return Query(self._session, core, self._narrowed or (self._core.sql,))
 
     def plan_shards(

@@ -10,7 +10,7 @@ from tensorquery import _core
 from tensorquery._util.callers import stack_level_outside
 from tensorquery._util.options import check_text
 from tensorquery.distributed.broadcast import Channel
-from tensorquery.sharding.bad_files import Quarantined, of_files
+from tensorquery.sharding.bad_files import Quarantined, of_files, warn_of
 from tensorquery.sql.delta import DeltaTables
 from tensorquery.sql.file_tables import FileTables, check_name
 from tensorquery.sql.functions import Function, FunctionInfo
@@ -53,11 +53,12 @@ class Registry(FileTables, IcebergTables, DeltaTables):
         """
         name, core = check_name(name), self._core
         check_text("the query", sql)
+        definition = core.parse(sql)
 
         def register() -> None:
-            core.register_view(name, sql)
+            core.register_view(name, definition)
 
-        if self._channel is None or not core.path_literals(sql):
+        if self._channel is None or not definition.paths:
             register()
         else:
             self._channel.once(
@@ -65,7 +66,7 @@ class Registry(FileTables, IcebergTables, DeltaTables):
                 register,
                 lambda _: dict(core.view_memos(name)),
                 lambda got: core.register_view(
-                    name, sql, [(path, got[path]) for path in got.names]
+                    name, definition, [(path, got[path]) for path in got.names]
                 ),
             )
         self._warn_of_caches()
@@ -157,35 +158,35 @@ class Registry(FileTables, IcebergTables, DeltaTables):
 
     def _query(self, sql: str, channel: Channel | None, skip_bad: bool) -> _core.Query:
         """A query whose path literals the first rank of a channel lists for all."""
-        core = self._core
-        if channel is None or not core.path_literals(sql):
-            return core.query(sql, skip_bad)
-        return channel.once(
+        core, definition = self._core, self._core.parse(sql)
+        return _listed_once(
+            channel,
             ["files of a query", sql, skip_bad],
-            lambda: core.query(sql, skip_bad),
-            lambda found: dict(found.path_memos()),
-            lambda got: core.query(sql, skip_bad, [(path, got[path]) for path in got.names]),
+            definition,
+            lambda paths: core.query(definition, skip_bad, paths),
         )
 
     def _narrow(
-        self, query: _core.Query, names: Sequence[str] | None, predicate: str | None
+        self,
+        query: _core.Query,
+        names: Sequence[str] | None,
+        predicate: str | None,
+        skip_bad: bool = False,
     ) -> _core.Query:
         """`query`, narrowed; path literals in the predicate are listed like those in a query."""
-        core, channel = self._core, self._channel
-        if (
-            channel is None
-            or predicate is None
-            or not core.path_literals(_core.narrow("SELECT 1", None, predicate))
-        ):
-            return query.select(core, names, predicate)
-        return channel.once(
+        core = self._core
+        definition = query.narrowed(core, names, predicate)
+        return _listed_once(
+            self._channel,
             ["files of a filter", query.sql, predicate],
-            lambda: query.select(core, names, predicate),
-            lambda found: dict(found.path_memos()),
-            lambda got: query.select(
-                core, names, predicate, [(path, got[path]) for path in got.names]
-            ),
+            definition,
+            lambda paths: query.select(core, definition, skip_bad, paths),
         )
+
+    def _warn_of_skipped(self, files: Sequence[Quarantined]) -> None:
+        """Warn about files that a query was made without; tables have warned about theirs."""
+        told = {file.path for table in self.tables for file in table.quarantined}
+        warn_of([file for file in files if file.path not in told], "the query")
 
     def _warn_of_caches(self) -> None:
         """Warn about trouble with the plan cache and the local cache: the work was done without them."""
@@ -198,6 +199,23 @@ class Registry(FileTables, IcebergTables, DeltaTables):
         return any(
             known.name == name and known.kind in ("iceberg", "delta") for known in self.tables
         )
+
+
+def _listed_once(
+    channel: Channel | None,
+    what: list[Any],
+    definition: _core.Definition,
+    bind: Callable[[list[tuple[str, bytes]]], _core.Query],
+) -> _core.Query:
+    """The query that `bind` makes of a definition, whose path literals the first rank of a channel lists for all."""
+    if channel is None or not definition.paths:
+        return bind([])
+    return channel.once(
+        what,
+        lambda: bind([]),
+        lambda found: dict(found.path_memos()),
+        lambda got: bind([(path, got[path]) for path in got.names]),
+    )
 
 
 def columns_of(registry: Registry, name: str) -> list[tuple[str, str, bool]]:
@@ -214,4 +232,5 @@ def columns_of(registry: Registry, name: str) -> list[tuple[str, str, bool]]:
         QueryError: A view names a column that is gone.
         TableNotFoundError: There is no such table.
     """
-    return registry._core.query(f"SELECT * FROM {_core.quote_identifier(name)}").columns()
+    core = registry._core
+    return core.query(core.parse(f"SELECT * FROM {_core.quote_identifier(name)}")).columns()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +21,9 @@ from tensorquery.display.session import session_html
 from tensorquery.distributed.broadcast import Channel, channel_of
 from tensorquery.distributed.topology import detect
 from tensorquery.errors import ConfigError, QueryError, TensorQueryError
-from tensorquery.sharding.bad_files import check_on_error, warn_of
+from tensorquery.sharding.bad_files import check_on_error
 from tensorquery.sql.credentials import CredentialProvider, Credentials
 from tensorquery.sql.file_tables import check_name
-from tensorquery.sql.filters.filter_forms import advised, narrowing
 from tensorquery.sql.iceberg import check_snapshot
 from tensorquery.sql.memory_tables import tabular
 from tensorquery.sql.query import Query, QuerySource
@@ -171,8 +170,7 @@ class Session(QuerySource):
             ) from None
         self._warn_of_caches()
         if on_error == "skip":
-            told = {file.path for table in self.tables for file in table.quarantined}
-            warn_of([file for file in found.quarantined if file.path not in told], "the query")
+            self._warn_of_skipped(found.quarantined)
         return found
 
     def table(self, name: str) -> Query:
@@ -221,18 +219,6 @@ class Session(QuerySource):
         # The query holds the files; the name was only needed to write it.
         self.deregister(name)
         return query
-
-    def _select(
-        self, name: str, columns: Iterable[str] | None, filters: Any | None, on_error: str = "raise"
-    ) -> Query:
-        """`table` and then `Query.select`, planned only once, and with filters that know this session's names."""
-        if columns is None and filters is None:
-            return self.table(name)
-        whole = f"SELECT * FROM {_core.quote_identifier(check_name(name))}"
-        names, predicate = narrowing(columns, filters, self._core.table_schema(name))
-        with advised(filters):
-            narrowed = self.sql(_core.narrow(whole, names, predicate), on_error=on_error)
-        return Query(self, narrowed._core, (whole, repr(names), repr(predicate)))
 
     def __repr__(self) -> str:
         lines = [

@@ -51,8 +51,8 @@ def describe(query: _core.Query) -> pa.Table:
         for column, found in enumerate(wanted)
         for statistic, sql in found.items()
     ]
-    before = f'SELECT count(*) AS "rows", {", ".join(numbered)} FROM (\n'
-    result = pyarrow.table(query.nested(before, "\n) AS described").collect())
+    listed = ", ".join(['count(*) AS "rows"', *numbered])
+    result = pyarrow.table(query.expressions(listed).collect())
     (row,) = result.to_pylist()
     rows = [
         {

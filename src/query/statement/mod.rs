@@ -36,6 +36,7 @@ pub use names::distinct_names;
 pub use planner::SoundRelations;
 pub use recursion::check_recursion;
 pub(super) use shadows::written;
+pub(super) use stars::table;
 pub use stars::{is_about_names, with_names_apart};
 pub(super) use tokens::{with_bracketed_sets, without_materialized};
 pub use windows::check_places;

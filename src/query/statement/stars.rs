@@ -222,7 +222,8 @@ fn one_relation(from: Vec<TableWithJoins>) -> TableFactor {
     nested(first)
 }
 
-fn table(name: &str) -> TableFactor {
+/// A table of a name.
+pub(in crate::query) fn table(name: &str) -> TableFactor {
     TableFactor::Table {
         name: ObjectName::from(vec![Ident::with_quote('"', name)]),
         alias: None,

@@ -1,6 +1,7 @@
 """Queries: read-only SQL, columns and filters, and the methods of a lazy query other than loading."""
 
 import datetime as dt
+import json
 import threading
 
 import duckdb
@@ -14,6 +15,7 @@ import pytest
 import tensorquery as tq
 from pyiceberg_tables import make_lake
 from rows import multiset, sharded
+from tensorquery import _core
 
 UTC = dt.UTC
 TABLE = pa.table(
@@ -129,16 +131,51 @@ def kinds(session, tmp_path):
     return session
 
 
-@pytest.mark.parametrize("table", ["t", "memory", "view", "lake"])
-@pytest.mark.parametrize("columns", [None, ["s", "n"], ["Cap"]])
-@pytest.mark.parametrize("filters", [None, *FORMS[0], "n > 1 -- and no more"], ids=str)
-def test_a_table_is_narrowed_as_a_query_over_it_is(kinds, table, columns, filters):
-    twice, once = (
-        kinds.table(table).select(columns, filters),
-        kinds._select(table, columns, filters),
-    )
-    assert (once.sql, once._parts(), once.schema) == (twice.sql, twice._parts(), twice.schema)
-    assert once.to_arrow() == twice.to_arrow()
+def test_every_kind_of_table_is_narrowed(kinds):
+    for table in ("t", "memory", "view", "lake"):
+        found = kinds.table(table).select(["s", "n"], "n > 1 -- and no more")
+        assert found.to_arrow().to_pydict() == {"s": ['say "hi"', None, "x -- y"], "n": [2, 3, 5]}
+
+
+def test_a_filter_may_read_other_tables_and_points_of_their_history(kinds, tmp_path):
+    pq.write_table(pa.table({"n": [3, 5]}), tmp_path / "few.parquet")
+    [before] = kinds.table("lake").snapshots.values()
+    for predicate in (
+        f"n IN (SELECT n FROM '{tmp_path}/few.parquet')",
+        "n IN (SELECT n FROM memory WHERE n > 2)",
+        f"n IN (SELECT n FROM lake FOR VERSION AS OF {before} WHERE n > 2)",
+    ):
+        found = kinds.table("t").select(["n"], predicate)
+        assert sorted(found.to_arrow()["n"].to_pylist()) == [3, 5]
+
+
+def test_the_end_and_the_order_of_a_statement_stay_its_own(session):
+    for end in (";", "; -- the end; really", " -- the end", "\n/* a; b */ ; ;"):
+        query = session.sql(f"SELECT n, ';' AS c FROM t ORDER BY n DESC NULLS LAST{end}")
+        found = query.select(["n"]).select(filters="n > 1").to_arrow()
+        assert found["n"].to_pylist() == [5, 3, 2]
+        mixed = tq.mix([(query, 1), (query.select(filters="n < 3"), 1)])
+        assert mixed.select(["n"]).queries[1].to_arrow()["n"].to_pylist() == [2, 1]
+
+
+def test_another_process_binds_the_same_layers(session, tmp_path):
+    """A worker parses the texts of a query once each, and never SQL that was written around them."""
+    pq.write_table(pa.table({"n": [3, 5]}), tmp_path / "few.parquet")
+    query = session.sql("SELECT n, f, s FROM t; -- the end")
+    query = query.select(["n", "f"], f"n IN (SELECT n FROM '{tmp_path}/few.parquet')")
+    plan = query.select(filters=[("f", ">", 1)])._core.plan(128 << 20)
+    text, blobs, foreign = plan.recipe()
+    assert _core.Plan.from_recipe(text, blobs, foreign).fingerprint == plan.fingerprint
+    assert json.loads(text)["query"] == [
+        {"statement": "SELECT n, f, s FROM t; -- the end"},
+        {
+            "rows": {
+                "columns": ["n", "f"],
+                "predicate": f"n IN (SELECT n FROM '{tmp_path}/few.parquet')",
+            }
+        },
+        {"rows": {"columns": None, "predicate": '"f" > 1 AND NOT isnan("f")'}},
+    ]
 
 
 @pytest.mark.parametrize(
