@@ -503,6 +503,6 @@ def _delta(
         **access,
     )
     try:
-        return session._select(name, columns, filters)
+        return session.table(name).select(columns, filters)
     finally:
         session.deregister(name)

@@ -274,10 +274,10 @@ def test_a_wrong_size_in_the_manifest_is_said(tmp_path, size):
     table = TableByHand(tmp_path / "t", Schema(ID))
     table.commit(table.file(rows_of((STORED_ID, [1])), file_size_in_bytes=size))
     with pytest.raises(
-        tq.DataError, match=rf"is not as the manifest .* \(size {size} -> "
+        tq.DataError, match=rf"is not as the metadata of t at snapshot .* \(size {size} -> "
     ) as caught:
         table.read()
-    assert "or the manifest is wrong" in str(caught.value)
+    assert "or the metadata is wrong" in str(caught.value)
 
 
 def test_orc_columns_of_two_units(tmp_path):
