@@ -90,7 +90,7 @@ test-faults: $(STAMPS)/built test-servers ## Try every fault of a store on every
 
 HOURS ?= 1
 
-prove: $(STAMPS)/built test-servers ## Prove exactly-once delivery under injected faults for HOURS=1 (two CPUs: over 1,000 schedules), and write the record into docs/proof.md (see tests/faults)
+prove: $(STAMPS)/built test-servers ## Prove exactly-once delivery under injected faults for HOURS=1, and write the record into docs/proof.md (see tests/faults)
 	$(BIN)/python -m tests.faults --hours $(HOURS) --planted --resumes 100 --record tests/faults/record.json
 	$(BIN)/python -m tests.faults --show
 
