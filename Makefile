@@ -101,7 +101,7 @@ test-faults: $(READY) test-servers ## Try every fault of a store on every format
 
 HOURS ?= 1
 
-prove: $(READY) test-servers ## Prove exactly-once delivery under injected faults for HOURS=1 (two CPUs: over 1,000 schedules), and write the record into docs/proof.md (see tests/faults)
+prove: $(READY) test-servers ## Prove exactly-once delivery under injected faults for HOURS=1, and write the record into docs/proof.md (see tests/faults)
 	$(BIN)/python -m tests.faults --hours $(HOURS) --planted --resumes 100 --record tests/faults/record.json
 	$(BIN)/python -m tests.faults --show
 
