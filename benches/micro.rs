@@ -121,7 +121,7 @@ fn shuffle() -> Box<dyn FnMut()> {
         for batch in &batches {
             window.push(batch.clone()).expect("one schema");
         }
-        let mut full = window.next_full().expect("rows gather").expect("the window is full");
+        let mut full = window.next_window().expect("rows gather").expect("the window is full");
         while let Some(batch) = full.next_batch(1024).expect("rows gather") {
             black_box(batch);
         }
@@ -138,7 +138,7 @@ fn shuffle_tensors() -> Box<dyn FnMut()> {
         for batch in &batches {
             window.push(batch.clone()).expect("one schema");
         }
-        let mut full = window.next_full().expect("rows join").expect("the window is full");
+        let mut full = window.next_window().expect("rows join").expect("the window is full");
         while let Some(portion) = full.next_portion(1024).expect("narrow rows are picked") {
             black_box(converter.convert_portions(&[portion]).expect("there are no nulls"));
         }

@@ -320,7 +320,7 @@ impl Filler {
             *by_piece.entry(piece).or_default() += portion.num_rows() as u64;
             self.shuffle.push(portion)?;
         }
-        let Some(mut window) = self.shuffle.finish()? else { return Ok(None) };
+        let Some(mut window) = self.shuffle.next_window()? else { return Ok(None) };
         let skip = std::mem::take(&mut self.skip);
         window.skip_rows(usize::try_from(skip).unwrap_or(usize::MAX));
         let (end, pieces_read) = (self.rows.state().clone(), self.rows.pieces_read());

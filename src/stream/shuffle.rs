@@ -72,11 +72,6 @@ impl ShuffleWindow {
         self.capacity_rows
     }
 
-    /// The number of the window that is being filled.
-    pub fn window_number(&self) -> u64 {
-        self.number
-    }
-
     /// Rows pushed and not yet in a window.
     pub fn rows(&self) -> usize {
         self.queue.rows()
@@ -88,19 +83,9 @@ impl ShuffleWindow {
         self.queue.push(rows)
     }
 
-    /// The next window, if all its rows are there. A pushed batch may fill several: take them all
-    /// before pushing more.
-    pub fn next_full(&mut self) -> Result<Option<Window>> {
-        if self.queue.rows() < self.capacity_rows { Ok(None) } else { self.next_window() }
-    }
-
-    /// The short last window, if rows are left: call [`next_full`](Self::next_full) until it has
-    /// nothing, then this.
-    pub fn finish(&mut self) -> Result<Option<Window>> {
-        self.next_window()
-    }
-
-    fn next_window(&mut self) -> Result<Option<Window>> {
+    /// The next window: a full one where its rows are there, else the short last one; None where no
+    /// rows are left.
+    pub fn next_window(&mut self) -> Result<Option<Window>> {
         let pieces = self.queue.take(self.capacity_rows)?;
         if pieces.is_empty() {
             return Ok(None);

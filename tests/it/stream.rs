@@ -111,12 +111,13 @@ fn windows(capacity: usize, key: u64, input: Vec<RecordBatch>) -> Vec<Window> {
     let mut output = Vec::new();
     for batch in input {
         shuffle.push(batch).unwrap();
-        while let Some(window) = shuffle.next_full().unwrap() {
+        while shuffle.rows() >= capacity {
+            let window = shuffle.next_window().unwrap().unwrap();
             assert_eq!(window.num_rows(), capacity);
             output.push(window);
         }
     }
-    output.extend(shuffle.finish().unwrap());
+    output.extend(shuffle.next_window().unwrap());
     assert_eq!(shuffle.rows(), 0);
     output
 }
@@ -214,9 +215,7 @@ proptest! {
         shuffle.push(numbers((window * capacity) as i64, total as i64)).unwrap();
         let mut resumed = Vec::new();
         let mut skip = stop % capacity;
-        loop {
-            let next = shuffle.next_full().unwrap().or_else(|| shuffle.finish().unwrap());
-            let Some(mut next) = next else { break };
+        while let Some(mut next) = shuffle.next_window().unwrap() {
             next.skip_rows(std::mem::take(&mut skip));
             resumed.extend(next.by_ref().map(Result::unwrap));
             prop_assert_eq!(next.offset(), next.num_rows());
@@ -321,9 +320,8 @@ fn windows_are_numbered_and_differ() {
 #[test]
 fn the_golden_order_of_a_window_stays_as_it_is() {
     let mut shuffle = ShuffleWindow::try_new(12, 9).unwrap().starting_at(2);
-    assert_eq!(shuffle.window_number(), 2);
     shuffle.push(numbers(0, 12)).unwrap();
-    let window = shuffle.next_full().unwrap().unwrap();
+    let window = shuffle.next_window().unwrap().unwrap();
     let batches: Vec<RecordBatch> = window.map(Result::unwrap).collect();
     assert_eq!(ids(&batches), GOLDEN_WINDOW);
 }

@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch.utils.data import get_worker_info
 
 from tensorquery._util.options import check_choice, check_non_negative_int
 from tensorquery.compat.batches import OUTPUT_FORMATS, CompatOutput, Output
-from tensorquery.compat.metrics import MOST_WORKERS, RowBar, WorkerMetrics, summary_of
+from tensorquery.compat.iterations import CompatIterations
+from tensorquery.compat.metrics import WorkerMetrics, summary_of
 from tensorquery.compat.order import order_options
 from tensorquery.compat.splits import DataFileInfo
 from tensorquery.compat.strategies import check_place
@@ -18,9 +18,6 @@ from tensorquery.distributed.topology import default_workers, has_group
 from tensorquery.errors import CheckpointMismatchError, ConfigError
 from tensorquery.loading.dataloader import QueryDataLoader
 from tensorquery.loading.dataset import QueryDataset
-from tensorquery.loading.devices import Copies
-from tensorquery.loading.epoch_progress import Progress
-from tensorquery.loading.iterator import ShardIterator
 from tensorquery.loading.options import LoaderOptions
 from tensorquery.loading.tensors import TensorOutput
 from tensorquery.metrics.counters import SharedCounters
@@ -66,8 +63,6 @@ def check_output(output_format: str, filters: Any, collate_fn: Any, show_progres
 class CompatDataset(QueryDataset):
     """One rank's batches of a query, with the methods of torch-dataloader-utils; see its subclasses."""
 
-    _measures: SharedCounters
-    _reports_here = True
     # The workers show its bars.
     _shows_rows = False
 
@@ -94,7 +89,6 @@ class CompatDataset(QueryDataset):
         check_group(num_ranks, rank)
         self._output = Output.of(query.schema, output_format)
         self._bars = float(progress_interval_sec) if show_progress else None
-        self._measures = SharedCounters(MOST_WORKERS)
         order = order_options(
             split_strategy,
             files,
@@ -202,38 +196,18 @@ class CompatDataset(QueryDataset):
             self.reset_metrics()
             self._measures.mark = False
 
-    def _iterator_over(
-        self, progress: Progress, worker: int, in_loader: bool, copies: Copies | None
-    ) -> ShardIterator:
-        if worker >= MOST_WORKERS:
-            raise ConfigError(f"num_workers is more than {MOST_WORKERS}, the limit of the metrics")
-        iterator = super()._iterator_over(progress, worker, in_loader, copies)
-        if self._bars is not None:
-            iterator.observed_by(RowBar(lambda begun: self._progress_bar(worker, begun)))
-        if get_worker_info() is not None and not iterator.in_loader:
-            self._measures.mark = True
-        return iterator
+    def _iterations_of(self, options: LoaderOptions) -> CompatIterations:
+        return CompatIterations(self._state, self._bars)
+
+    @property
+    def _measures(self) -> SharedCounters:
+        """Where workers write down what they read."""
+        measures = self._iterations.measures
+        assert measures is not None
+        return measures
 
     def _output_of(self, options: LoaderOptions) -> TensorOutput:
         return CompatOutput(options.output.format, options.output.options, self._output)
-
-    def _progress_bar(self, worker: int, progress: Progress) -> Any | None:
-        """A bar over the rows of a shard, where one is wanted."""
-        if self._bars is None:
-            return None
-        from tqdm import tqdm
-
-        shards = self._plan.epochs.shards(progress.workers or 0, progress.epoch, progress.left)
-        _, rows = shards.size(self.rank, worker)
-        return tqdm(
-            total=rows,
-            desc=f"rank {self.rank}, worker {worker}",
-            position=worker,
-            leave=False,
-            mininterval=self._bars,
-            maxinterval=max(self._bars, 1e-3),
-            unit="rows",
-        )
 
 
 def check_group(num_ranks: int, rank: int) -> None:

@@ -69,11 +69,12 @@ class QueryDataLoader(AcceleratePrepared, DataLoader[Any]):
         super().__init__(dataset, batch_size=None, collate_fn=BatchPacker(collate_fn), **kwargs)
         dataset._state.workers = self.num_workers
         dataset._state.in_order = getattr(self, "in_order", True)
-        self._sent = dataset._sent = dataset._sending(collate_fn is not None, self.timeout > 0)
-        known = dataset._measures
+        iterations = dataset._iterations
+        self._sent = iterations.send_to(collate_fn is not None, self.timeout > 0)
+        known = iterations.measures
         if self.num_workers and (known is None or known.workers < self.num_workers):
             # Workers get it when they start.
-            dataset._measures = SharedCounters(self.num_workers)
+            iterations.measures = SharedCounters(self.num_workers)
         self._reporter = Reporter(
             dataset.topology,
             dataset._plan.group,
@@ -95,7 +96,8 @@ class QueryDataLoader(AcceleratePrepared, DataLoader[Any]):
     def __iter__(self) -> LoaderIterator:  # type: ignore[override]
         """Iterate over one epoch, or the rest of the one that a loaded state belongs to."""
         check_still_alone(self.dataset.topology)
-        self.dataset._settle()
+        iterations = self.dataset._iterations
+        iterations.settle()
         state, self._loaded = self._loaded, None
         if state is None:
             state, self.dataset._state.loaded = self.dataset._state.loaded, None
@@ -117,8 +119,8 @@ class QueryDataLoader(AcceleratePrepared, DataLoader[Any]):
         self.dataset._state.here()
         epoch = self.dataset.epoch if state is None else state["epoch"]
         progress = self.dataset._state.begin(self.num_workers, epoch, state)
-        assert self.dataset._measures is not None
-        watch = self._watched(epoch, self.dataset._measures.begin())
+        assert iterations.measures is not None
+        watch = self._watched(epoch, iterations.measures.begin())
         found = self._from_workers(progress, state, mine, watch)
         delivered = LoaderIterator(self._deliver(found, watch, progress, watch, mine))
         self.dataset._state.loop = weakref.ref(delivered)
@@ -179,7 +181,7 @@ class QueryDataLoader(AcceleratePrepared, DataLoader[Any]):
         """Begin to take notes of this iteration; the one before is over."""
         if self._watch is not None:
             self._leave(self._watch, False)
-        self._watch = self.dataset._watch = Watch(epoch, self.num_workers, iteration)
+        self._watch = self.dataset._iterations.watch = Watch(epoch, self.num_workers, iteration)
         return self._watch
 
     def _look(self, watch: Watch, now: float) -> None:
@@ -194,7 +196,7 @@ class QueryDataLoader(AcceleratePrepared, DataLoader[Any]):
         """An iteration is over, and was `complete` or not."""
         if watch.ended:
             return
-        if self.dataset._watch is not watch:
+        if self.dataset._iterations.watch is not watch:
             # Somebody reads the dataset without the loader, and counts that now.
             watch.end(watch.rows)
             return

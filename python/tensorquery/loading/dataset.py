@@ -3,36 +3,30 @@
 from __future__ import annotations
 
 import os
-import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from torch.utils.data import IterableDataset, get_worker_info
 
-from tensorquery._util.logs import follow
 from tensorquery._util.options import MOST_EPOCHS, check_non_negative_int, reject_unknown
 from tensorquery.distributed.broadcast import channel_of
 from tensorquery.distributed.topology import Topology, check_still_alone, detect
 from tensorquery.errors import ConfigError
 from tensorquery.loading.accelerate import refuse_foreign
-from tensorquery.loading.delivery import AheadIterator, LoopIterator, WorkerIterator
 from tensorquery.loading.devices import Copies
 from tensorquery.loading.epoch_progress import Progress
 from tensorquery.loading.epoch_state import EpochState
-from tensorquery.loading.iterator import Reading, Refused, ShardIterator
+from tensorquery.loading.iterations import Iterations
+from tensorquery.loading.iterator import Refused, ShardIterator
 from tensorquery.loading.options import LoaderOptions
 from tensorquery.loading.plan import DatasetPlan
-from tensorquery.loading.shard_source import DatasetSource
 from tensorquery.loading.snapshot_pins import agreed
 from tensorquery.loading.tensors import TENSOR_OPTIONS, TensorOutput
 from tensorquery.loading.tracer import Tracer
-from tensorquery.loading.transform_threads import refuse_threads
-from tensorquery.loading.workers.batch_messages import BatchRuns, Sending, batches_per_message
+from tensorquery.loading.workers.batch_messages import BatchRuns
 from tensorquery.loading.workers.liveness import end_with_trainer, end_with_what_is_lost
-from tensorquery.metrics.counters import SharedCounters
-from tensorquery.metrics.iteration import Watch
-from tensorquery.metrics.loader_metrics import Metrics, measured
+from tensorquery.metrics.loader_metrics import Metrics
 from tensorquery.sharding.bad_files import Quarantined
 from tensorquery.sharding.shard_plan import ShardPlan
 from tensorquery.sharding.shards import DEFAULT_SPLIT_BYTES, SplitStrategy
@@ -136,14 +130,8 @@ class QueryDataset(IterableDataset[Any]):
         UnsupportedTypeError: A column has no tensor form; names the column.
     """
 
-    _measures: SharedCounters | None = None
-    """Where the workers of a loader write down what they count."""
-    _reports_here = False
-    """Whether iterators of the training process write it down, too."""
     _shows_rows = True
     """Whether a loader shows a bar over the rows of an epoch, where that is wanted."""
-    _watch: Watch | None = None
-    """The notes of the loader that began last, on its iteration."""
 
     def __init__(
         self,
@@ -203,8 +191,6 @@ class QueryDataset(IterableDataset[Any]):
         self.topology: Topology = detect(
             options.rank, options.world_size, options.process_group, options.device_mesh
         )
-        self._transform = options.transform
-        self._transform_threads = options.threads
         self._show_progress = options.show_progress
         query = agreed(query, self.topology, options.group)
         deal = options.deal
@@ -216,8 +202,11 @@ class QueryDataset(IterableDataset[Any]):
         )
         self._state = EpochState(self._plan)
         self._tracer = Tracer(self._state)
-        self._counted: tuple[int, dict[str, float]] | None = None
-        self._sent = Sending()
+        self._iterations = self._iterations_of(options)
+
+    def _iterations_of(self, options: LoaderOptions) -> Iterations:
+        """What begins iterations over its shards."""
+        return Iterations(self._state, options.transform, options.threads)
 
     def _output_of(self, options: LoaderOptions) -> TensorOutput:
         """How batches come out."""
@@ -405,7 +394,7 @@ class QueryDataset(IterableDataset[Any]):
         Raises:
             DataError: A file cannot be read.
         """
-        return sum(rows for _, rows in self._sizes())
+        return sum(rows for _, rows in self._state.sizes(self.rank))
 
     def __len__(self) -> int:
         """Batches that this rank delivers in an epoch; the same before and after a resume.
@@ -423,26 +412,7 @@ class QueryDataset(IterableDataset[Any]):
                 'with remainder="uneven" each rank has its own number of batches, which is not known before '
                 'it is read; use remainder="even", or dataset.num_rows for the rows of this rank'
             )
-        return sum(batches for batches, _ in self._sizes())
-
-    def _sizes(self) -> list[tuple[int, int]]:
-        """Batches and rows of each worker of this rank."""
-        self._plan.epochs.prepare(self._state.workers)
-        for counted in (False, True):
-            if counted:
-                self._plan.widen()
-                self._plan.epochs.count()
-            shards = self._plan.epochs.shards(self._state.workers, self.epoch)
-            workers = self._plan.epochs.shards_per_rank(self._state.workers)
-            sizes = [shards.size(self.rank, worker) for worker in range(workers)]
-            known = [
-                (batches, rows)
-                for batches, rows in sizes
-                if batches is not None and rows is not None
-            ]
-            if len(known) == len(sizes):
-                return known
-        raise AssertionError("counted rows have a number")
+        return sum(batches for batches, _ in self._state.sizes(self.rank))
 
     def metrics(self) -> Metrics:
         """Counts of this rank in the current or last iteration, together and by worker.
@@ -473,21 +443,7 @@ class QueryDataset(IterableDataset[Any]):
 
             ``docs/metrics.md`` has more of each, and of ``to_prometheus()``.
         """
-        return measured(
-            self._watch,
-            self._measures,
-            self._own_counts,
-            self._plan.quarantine.metrics(),
-            rank=self.rank,
-            epoch=self._state.progress.epoch,
-        )
-
-    def _own_counts(self) -> tuple[int, dict[str, float]] | None:
-        """Epoch and counts of this process' iterator, the current or the last one."""
-        newest = self._state.iterator()
-        if newest is not None:
-            self._counted = (newest.progress.epoch, newest.metrics())
-        return self._counted
+        return self._iterations.metrics(self.rank)
 
     def __iter__(self) -> ShardIterator | BatchRuns | Refused:
         """Iterate over the batches of this process's shard."""
@@ -504,106 +460,27 @@ class QueryDataset(IterableDataset[Any]):
             end_with_what_is_lost()
         else:
             check_still_alone(self.topology)
-            self._settle()
+            self._iterations.settle()
         return self._sender(worker, workers)
 
     def _sender(self, worker: int, workers: int) -> ShardIterator | BatchRuns:
-        """The batches of a shard, as this process delivers them: a worker of our own loader sends messages."""
-        iterator = self._iterate(worker, workers)
-        if not isinstance(iterator, WorkerIterator):
-            return iterator
-        return BatchRuns(iterator, self._sent.batches, iterator.sent)
-
-    def _settle(self) -> None:
-        """Have memory of its own to share with workers, where this is a copy, or a fork of the process that had it."""
-        if self._state.settle() and self._measures is not None:
-            self._measures = SharedCounters(self._measures.workers)
+        """The batches of a shard, as this process delivers them."""
+        return self._iterations.deliver(worker, workers, self.state_dict)
 
     def _iterate(self, worker: int, workers: int, copies: Copies | None = None) -> ShardIterator:
-        """Begin the iteration of a shard in this process.
-
-        Args:
-            worker: The number of this worker process; 0 in the training process.
-            workers: How many there are; 0 in the training process.
-            copies: Copies batches to a device.
-        """
-        in_loader = workers > 0 and self._state.starts_workers
-        if self._plan.epochs.is_dynamic(workers) and not in_loader:
-            raise ConfigError(
-                'assignment="dynamic" needs the loader of create_dataloader, which tells its workers when an epoch '
-                'begins; use that, or assignment="static"'
-            )
-        if workers:
-            refuse_threads(self._transform_threads, workers)
-        follow()
-        state, self._state.loaded = self._state.loaded, None
-        slots = self._state.slots
-        if in_loader and not slots.is_resumed:
-            state = None
-        epoch = slots.delivered if in_loader else self.epoch
-        self._state.here()
-        progress = self._state.begin(workers, epoch if state is None else state["epoch"], state)
-        older = self._state.iterator()
-        if older is not None:
-            older.supersede()
-        # A loader that reads through it says so afterwards.
-        self._watch = None
-        if in_loader:
-            worker = (worker + slots.first) % workers
-        iterator = self._iterator_over(progress, worker, in_loader, copies)
-        self._state.newest = weakref.ref(iterator)
-        return iterator
-
-    def _iterator_over(
-        self, progress: Progress, worker: int, in_loader: bool, copies: Copies | None
-    ) -> ShardIterator:
-        """The iterator over a shard that delivers as this process wants it."""
-        counters = self._measures
-        if (counters is not None and worker >= counters.workers) or (
-            get_worker_info() is None and not self._reports_here
-        ):
-            counters = None
-        iteration = 0.0 if counters is None else counters.joined()
-        _, builder = self._state.here()
-        takes = self._plan.epochs.is_dynamic(progress.workers or 0)
-        is_raw = in_loader and self._sent.raw
-        reading = Reading(
-            _as_it_is if is_raw else builder.build,
-            self._transform,
-            self._transform_threads,
-            counters,
-            self._state.taking() if takes else None,
-            is_raw,
-        )
-        source = DatasetSource(self._state, self._note_counts, self.state_dict)
-        if in_loader:
-            return WorkerIterator(source, progress, worker, reading, iteration)
-        if copies is not None or self._transform_threads is not None:
-            return AheadIterator(source, progress, worker, reading, iteration, copies=copies)
-        return LoopIterator(source, progress, worker, reading, iteration)
-
-    def _sending(self, collates: bool, expires: bool) -> Sending:
-        """How workers send batches to a loader which `collates`, or which waits for a limited time only."""
-        builder = self._plan.builder
-        assert builder is not None
-        is_raw = builder.converter is not None and self._transform is None and not collates
-        # The user's code may take any time for a batch, while another worker waits for a split.
-        alone = not is_raw or expires or self._plan.deal.assignment == "dynamic"
-        row_bytes = builder.row_bytes
-        batch_bytes = self.batch_size * row_bytes
-        return Sending(
-            is_raw, 1 if alone else batches_per_message(batch_bytes, self._state.workers)
-        )
-
-    def _note_counts(self, epoch: int, counts: dict[str, float]) -> None:
-        """An iterator is closed, and has counted this."""
-        self._counted = (epoch, counts)
+        """Begin the iteration of a shard in this process; see `Iterations.begin`."""
+        return self._iterations.begin(worker, workers, self.state_dict, copies)
 
     def __getstate__(self) -> dict[str, Any]:
         refuse_foreign(self)
         state = self._state.sent()
-        sent = {"_state": state, "_plan": state.plan, "_tracer": Tracer(state), "_watch": None}
-        return {**self.__dict__, **sent}
+        return {
+            **self.__dict__,
+            "_state": state,
+            "_plan": state.plan,
+            "_tracer": Tracer(state),
+            "_iterations": self._iterations.over(state),
+        }
 
     def __repr__(self) -> str:
         listed = self._plan.quarantine.listed
@@ -612,7 +489,3 @@ class QueryDataset(IterableDataset[Any]):
             f"QueryDataset(rank {self.rank} of {self.world_size}, batch_size={self.batch_size}, "
             f"remainder={self._plan.deal.remainder!r}{left_out})"
         )
-
-
-def _as_it_is(raw: Any) -> Any:
-    return raw

@@ -347,6 +347,25 @@ class EpochState:
         layout = self.plan.epochs.layout(progress.workers or 0)
         return {**state, "layout": layout, "step": 0, "cursors": {}, "turns": {}, "left": left}
 
+    def sizes(self, rank: int) -> list[tuple[int, int]]:
+        """Batches and rows of each worker of a rank in the epoch that comes next; counted where nobody knows them."""
+        self.plan.epochs.prepare(self.workers)
+        for counted in (False, True):
+            if counted:
+                self.plan.widen()
+                self.plan.epochs.count()
+            shards = self.plan.epochs.shards(self.workers, self.slots.epoch)
+            workers = self.plan.epochs.shards_per_rank(self.workers)
+            sizes = [shards.size(rank, worker) for worker in range(workers)]
+            known = [
+                (batches, rows)
+                for batches, rows in sizes
+                if batches is not None and rows is not None
+            ]
+            if len(known) == len(sizes):
+                return known
+        raise AssertionError("counted rows have a number")
+
     def steps(self, progress: Progress) -> int | None:
         """The step with which this rank's epoch ends, where that is known before."""
         workers = progress.workers or 0

@@ -97,10 +97,10 @@ def same(left, right):
 def test_batches_of_every_kind_cross_unchanged(folder, output_format, method):
     options = {**OPTIONS, "output_format": output_format, "multiprocessing_context": method}
     together = loader_of(folder, **options)
-    assert together.dataset._sent.raw
-    assert together.dataset._sent.batches > 8
+    assert together.dataset._iterations.sent.raw
+    assert together.dataset._iterations.sent.batches > 8
     alone = loader_of(folder, **options, transform=itself)
-    assert not alone.dataset._sent.raw
+    assert not alone.dataset._iterations.sent.raw
     batches = list(together)
     assert len(batches) == ROWS / 16
     assert all(map(same, batches, alone))
@@ -292,8 +292,8 @@ def test_no_batch_of_another_worker_comes_in_place_of_an_error(tmp_path, step):
 @pytest.mark.slow
 def test_slow_code_of_the_user_holds_no_batch_back(folder):
     for options in ({"transform": itself}, {"collate_fn": itself}, {"timeout": 30.0}):
-        assert loader_of(folder, columns=["id"], **options).dataset._sent.batches == 1
-    assert loader_of(folder, columns=["id"]).dataset._sent.batches > 1
+        assert loader_of(folder, columns=["id"], **options).dataset._iterations.sent.batches == 1
+    assert loader_of(folder, columns=["id"]).dataset._iterations.sent.batches > 1
 
 
 @pytest.mark.slow

@@ -371,7 +371,7 @@ def epochs_of_a_rank(rank, world_size, folder, slow, leaves):
         # As training does.
         dist.all_reduce(batch["x"].sum())
         if rank == leaves and dataset.metrics()["batches"] == len(loader):
-            loader.dataset._watch.ended = True  # as one that is killed: it says nothing
+            loader.dataset._iterations.watch.ended = True  # as one that is killed: it says nothing
     return [text for text in said if "unbalanced" in text], time.monotonic() - began
 
 
