@@ -124,7 +124,6 @@ class _Node:
     "options",
     [
         {},
-        {"transform": _twice},
         {"assignment": "dynamic", "remainder": "uneven", "split_rows": 100},
         {"remainder": "uneven", "in_order": False, "split_rows": 100},
         {"persistent_workers": True},
@@ -140,7 +139,7 @@ def test_with_worker_processes(session, options):
         output_format="numpy",
         **options,
     )
-    check(make, 12, 0.03, starts=False)
+    check(make, 6, 0.03, starts=False)
 
 
 def test_an_iterator_that_was_interrupted_says_so_once_and_then_is_over(session):
