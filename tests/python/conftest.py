@@ -1,5 +1,6 @@
 """Fixtures of all tests, and how many examples the property tests try."""
 
+import hashlib
 import itertools
 import multiprocessing
 import os
@@ -53,6 +54,18 @@ def pytest_collection_modifyitems(items):
         by_catalog = any(isinstance(kind, str) and kind in SERVED for kind in catalogs)
         if modules & {"stores", "iceberg_servers"} or by_catalog:
             item.add_marker(pytest.mark.servers)
+    seed = os.environ.get("TENSORQUERY_TEST_ORDER")
+    if seed:
+        # By modules, whose fixtures are expensive; the key is equal in every process of a parallel run.
+        items.sort(
+            key=lambda item: tuple(
+                _shuffled(seed, name) for name in (item.location[0], item.nodeid)
+            )
+        )
+
+
+def _shuffled(seed, name):
+    return hashlib.sha256(f"{seed} {name}".encode()).digest()
 
 
 @pytest.hookimpl(tryfirst=True)
