@@ -33,11 +33,11 @@ class DelayModel(nn.Module):
         self.layers = nn.Sequential(
             # Batch norm brings degrees, miles and years to one scale, so the query need not.
             nn.BatchNorm1d(len(FEATURES) + 4),
-            nn.Linear(len(FEATURES) + 4, 64),
+            nn.Linear(len(FEATURES) + 4, 128),
             nn.ReLU(),
-            nn.Linear(64, 32),
+            nn.Linear(128, 64),
             nn.ReLU(),
-            nn.Linear(32, 1),
+            nn.Linear(64, 1),
         )
 
     def forward(self, x: Tensor, carrier: Tensor) -> Tensor:

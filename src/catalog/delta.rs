@@ -31,14 +31,7 @@ pub fn open_delta(
         let location = Path::parse(&file.key).map_err(|error| {
             Error::data(format!("{:?} is no name of a file", file.key)).with_source(error)
         })?;
-        let pin = FilePin {
-            location,
-            size: file.size,
-            last_modified: None,
-            e_tag: None,
-            version: None,
-            changed: None,
-        };
+        let pin = FilePin::of_size(location, file.size);
         let rows = Some(file.live());
         files.push(TableFile { meta: pin.clone().into(), partition_values: Vec::new(), rows });
         pins.push(pin);

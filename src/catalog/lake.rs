@@ -27,15 +27,7 @@ pub fn open_lake(
     let mut files = Vec::with_capacity(spec.files.len());
     let mut pins = Vec::with_capacity(spec.files.len());
     for file in &spec.files {
-        let location = RoutedStore::path_of(&file.uri)?;
-        let pin = FilePin {
-            location,
-            size: file.size,
-            last_modified: None,
-            e_tag: None,
-            version: None,
-            changed: None,
-        };
+        let pin = FilePin::of_size(RoutedStore::path_of(&file.uri)?, file.size);
         let rows = (!file.has_deletes()).then_some(file.records);
         files.push(TableFile { meta: pin.clone().into(), partition_values: Vec::new(), rows });
         pins.push(pin);

@@ -6,13 +6,11 @@
 
 use std::sync::Arc;
 
-use parquet::arrow::ARROW_SCHEMA_META_KEY;
 use parquet::basic::{ConvertedType, LogicalType};
-use parquet::file::metadata::ParquetMetaData;
 use parquet::schema::types::{SchemaDescriptor, Type as ParquetType};
 
 use super::schema::{Column, Kind, Mapping};
-use crate::formats::{FooterNames, with_schema};
+use crate::formats::{FooterNames, malformed_schema};
 use crate::iceberg::{rebuilt, renamed_primitive};
 use crate::{Error, Result};
 
@@ -27,23 +25,6 @@ impl FileNames {
     /// Names of these columns.
     pub fn new(columns: Vec<Column>, mapping: Mapping) -> Self {
         Self { columns, mapping }
-    }
-
-    /// The schema of a file with the table's names.
-    ///
-    /// # Errors
-    /// `Data` where the file's schema is malformed.
-    pub fn rename(&self, file: &SchemaDescriptor) -> Result<SchemaDescriptor> {
-        let root = file.root_schema();
-        let has_ids = root.get_fields().iter().any(|field| id_of(field).is_some());
-        if self.mapping == Mapping::Id && !has_ids {
-            return Err(Error::data(
-                "the table finds its columns by field ids, and the data file has none",
-            ));
-        }
-        let fields = self.fields(root.get_fields(), &self.columns)?;
-        let root = ParquetType::group_type_builder(root.name()).with_fields(fields).build();
-        Ok(SchemaDescriptor::new(Arc::new(root.map_err(malformed)?)))
     }
 
     /// Fields of a file, each as the column that it is.
@@ -156,15 +137,17 @@ impl FileNames {
 }
 
 impl FooterNames for FileNames {
-    /// The schema that Arrow writers embed is left out: it has the file's own names, and the table
-    /// says the types.
-    fn apply(&self, footer: ParquetMetaData) -> Result<ParquetMetaData> {
-        let file = footer.file_metadata();
-        let schema = Arc::new(self.rename(file.schema_descr())?);
-        let properties = file.key_value_metadata().map(|pairs| {
-            pairs.iter().filter(|pair| pair.key != ARROW_SCHEMA_META_KEY).cloned().collect()
-        });
-        with_schema(footer, &schema, properties).map_err(malformed)
+    fn rename(&self, file: &SchemaDescriptor) -> Result<SchemaDescriptor> {
+        let root = file.root_schema();
+        let has_ids = root.get_fields().iter().any(|field| id_of(field).is_some());
+        if self.mapping == Mapping::Id && !has_ids {
+            return Err(Error::data(
+                "the table finds its columns by field ids, and the data file has none",
+            ));
+        }
+        let fields = self.fields(root.get_fields(), &self.columns)?;
+        let root = ParquetType::group_type_builder(root.name()).with_fields(fields).build();
+        Ok(SchemaDescriptor::new(Arc::new(root.map_err(malformed_schema)?)))
     }
 }
 
@@ -175,10 +158,6 @@ fn id_of(field: &ParquetType) -> Option<i32> {
 
 fn odd(kind: &str, name: &str) -> Error {
     Error::data(format!("the {kind} {name:?} of the data file is malformed"))
-}
-
-fn malformed(error: parquet::errors::ParquetError) -> Error {
-    Error::data(format!("the schema of the data file is malformed: {error}"))
 }
 
 #[cfg(test)]

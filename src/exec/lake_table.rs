@@ -1,6 +1,6 @@
 //! A pinned version of an Iceberg or Delta table as a DataFusion table.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use arrow::datatypes::SchemaRef;
 use async_trait::async_trait;
@@ -30,6 +30,8 @@ pub struct LakeProvider {
     files: Arc<TableFiles>,
     lake: Arc<dyn TableMetadata>,
     schema: SchemaRef,
+    /// The scan filter of `lake`, parsed by the first scan.
+    scan_filter: OnceLock<Expr>,
 }
 
 impl LakeProvider {
@@ -42,7 +44,7 @@ impl LakeProvider {
         let lake = files.metadata.clone();
         let lake = lake.ok_or_else(|| Error::config("these are files of no table format"))?;
         let schema = lake.visible_schema();
-        Ok(Self { files, lake, schema })
+        Ok(Self { files, lake, schema, scan_filter: OnceLock::new() })
     }
 
     /// The pinned files.
@@ -57,7 +59,13 @@ impl LakeProvider {
         let all = || (0..count).collect();
         let df_schema = DFSchema::try_from(Arc::clone(&self.schema))?;
         let filter = match self.lake.scan_filter() {
-            Some(text) => Some(parse_filter(state, text, &df_schema)?),
+            Some(text) => Some(match self.scan_filter.get() {
+                Some(parsed) => parsed.clone(),
+                None => {
+                    let parsed = parse_filter(state, text, &df_schema)?;
+                    self.scan_filter.get_or_init(|| parsed).clone()
+                }
+            }),
             None => {
                 let filters = filters.iter().filter(|filter| !filter.is_volatile());
                 conjunction(filters.map(unqualified).collect::<DfResult<Vec<_>>>()?)

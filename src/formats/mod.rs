@@ -41,10 +41,12 @@ pub use parquet::sorted::{SortedColumn, sorted_columns};
 pub use source::{ColumnRead, RowSource, UnitFormat};
 pub use stored_type::{stored_field, stored_type};
 pub use struct_nulls::{emptied, with_null_fields};
-pub use table_metadata::{FooterNames, ListedFile, PinnedVersion, Positions, TableMetadata};
+pub use table_metadata::{
+    FooterNames, ListedFile, PinnedVersion, Positions, TableMetadata, malformed_schema,
+};
 pub use text::csv_dialect;
 pub use units::UnitRange;
-pub use unreadable::{is_marked, marked, refused, with_schema};
+pub use unreadable::{is_marked, marked, refused};
 
 use crate::fingerprint::Form;
 

@@ -11,11 +11,15 @@ use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr_adapter::PhysicalExprAdapterFactory;
 use datafusion::scalar::ScalarValue;
 use object_store::ObjectStore;
+use parquet::arrow::ARROW_SCHEMA_META_KEY;
+use parquet::errors::ParquetError;
 use parquet::file::metadata::ParquetMetaData;
+use parquet::schema::types::SchemaDescriptor;
 use roaring::RoaringTreemap;
 
 use super::format::Format;
-use crate::Result;
+use super::unreadable::with_schema;
+use crate::{Error, Result};
 
 /// Numbers of rows in one data file.
 pub type Positions = Arc<RoaringTreemap>;
@@ -110,9 +114,28 @@ pub trait TableMetadata: Any + fmt::Debug + Send + Sync {
 
 /// Columns of Parquet files under other names than the files have.
 pub trait FooterNames: fmt::Debug + Send + Sync {
-    /// A footer whose columns have the table's names.
+    /// A file's schema with the table's names.
     ///
     /// # Errors
     /// `Data` where the file's schema is malformed.
-    fn apply(&self, footer: ParquetMetaData) -> Result<ParquetMetaData>;
+    fn rename(&self, file: &SchemaDescriptor) -> Result<SchemaDescriptor>;
+
+    /// A footer whose columns have the table's names. The schema that Arrow writers embed is left
+    /// out: it has the file's own names, and the table says the types.
+    ///
+    /// # Errors
+    /// `Data` where the file's schema is malformed.
+    fn apply(&self, footer: ParquetMetaData) -> Result<ParquetMetaData> {
+        let file = footer.file_metadata();
+        let schema = Arc::new(self.rename(file.schema_descr())?);
+        let properties = file.key_value_metadata().map(|pairs| {
+            pairs.iter().filter(|pair| pair.key != ARROW_SCHEMA_META_KEY).cloned().collect()
+        });
+        with_schema(footer, &schema, properties).map_err(malformed_schema)
+    }
+}
+
+/// The error of a data file whose schema `parquet` does not take.
+pub fn malformed_schema(error: ParquetError) -> Error {
+    Error::data(format!("the schema of the data file is malformed: {error}"))
 }

@@ -13,15 +13,14 @@ use arrow::datatypes::{DataType, FieldRef, Fields, Schema, SchemaRef, TimeUnit};
 use iceberg::spec::{
     MappedField, NameMapping, NestedField, Schema as IcebergSchema, StructType, Type,
 };
-use parquet::arrow::{ARROW_SCHEMA_META_KEY, PARQUET_FIELD_ID_META_KEY};
+use parquet::arrow::PARQUET_FIELD_ID_META_KEY;
 use parquet::basic::{ConvertedType, LogicalType};
-use parquet::file::metadata::ParquetMetaData;
 use parquet::schema::types::{SchemaDescriptor, Type as ParquetType};
 
 use super::adapt::stored_id;
 use super::types::arrow_field;
 use crate::formats::orc::with_units;
-use crate::formats::{FooterNames, with_schema};
+use crate::formats::{FooterNames, malformed_schema};
 use crate::{Error, Result};
 
 /// The name under which a column is read whose field id the table's schema does not have: of a
@@ -85,12 +84,10 @@ impl ColumnMap {
         });
         Schema::new(renamed.collect::<Fields>())
     }
+}
 
-    /// The schema of a Parquet file with the table's names, without field ids.
-    ///
-    /// # Errors
-    /// `Data` where the file's schema is malformed.
-    pub fn rename(&self, file: &SchemaDescriptor) -> Result<SchemaDescriptor> {
+impl FooterNames for ColumnMap {
+    fn rename(&self, file: &SchemaDescriptor) -> Result<SchemaDescriptor> {
         let root = file.root_schema();
         let fields = root.get_fields();
         let ids: Vec<Option<i32>> = match (&self.mapping, has_ids(root)) {
@@ -119,25 +116,8 @@ impl ColumnMap {
             })
             .collect::<Result<Vec<_>>>()?;
         let root = ParquetType::group_type_builder(root.name()).with_fields(renamed).build();
-        Ok(SchemaDescriptor::new(Arc::new(root.map_err(malformed)?)))
+        Ok(SchemaDescriptor::new(Arc::new(root.map_err(malformed_schema)?)))
     }
-}
-
-impl FooterNames for ColumnMap {
-    /// The schema that Arrow writers embed is left out: it has the file's own names, and the table
-    /// says the types.
-    fn apply(&self, footer: ParquetMetaData) -> Result<ParquetMetaData> {
-        let file = footer.file_metadata();
-        let schema = Arc::new(self.rename(file.schema_descr())?);
-        let properties = file.key_value_metadata().map(|pairs| {
-            pairs.iter().filter(|pair| pair.key != ARROW_SCHEMA_META_KEY).cloned().collect()
-        });
-        with_schema(footer, &schema, properties).map_err(malformed)
-    }
-}
-
-fn malformed(error: parquet::errors::ParquetError) -> Error {
-    Error::data(format!("the schema of the data file is malformed: {error}"))
 }
 
 fn by_name<'a>(fields: impl Iterator<Item = &'a MappedField>) -> HashMap<&'a str, &'a MappedField> {
@@ -319,7 +299,7 @@ pub(crate) fn rebuilt(
     if info.has_repetition() {
         builder = builder.with_repetition(info.repetition());
     }
-    Ok(Arc::new(builder.build().map_err(malformed)?))
+    Ok(Arc::new(builder.build().map_err(malformed_schema)?))
 }
 
 /// A column of another name.
@@ -344,5 +324,5 @@ pub(crate) fn renamed_primitive(file: &ParquetType, name: &str) -> Result<Arc<Pa
     if info.has_repetition() {
         builder = builder.with_repetition(info.repetition());
     }
-    Ok(Arc::new(builder.build().map_err(malformed)?))
+    Ok(Arc::new(builder.build().map_err(malformed_schema)?))
 }

@@ -39,6 +39,9 @@ pub(super) const TABLE_SCHEMA: &str = "public";
 /// The schema under which functions are kept, apart from tables.
 pub(super) const FUNCTION_SCHEMA: &str = "function";
 
+/// The number of the next store's URL, in any session.
+static NEXT_STORE: AtomicU64 = AtomicU64::new(0);
+
 /// All registered names.
 pub(super) type Names = BTreeMap<TableKey, Registered>;
 
@@ -77,7 +80,6 @@ pub struct Session {
     names: RwLock<Names>,
     /// Iceberg catalogs by name; in a session of pinned tables only their names.
     pub(super) catalogs: RwLock<BTreeMap<String, Option<Arc<IcebergCatalog>>>>,
-    next_store: AtomicU64,
     /// A session made from a recipe never lists: its paths are already bound.
     pub(super) frozen: bool,
     /// The place that keeps facts about files for later runs.
@@ -192,7 +194,6 @@ impl Session {
             cache,
             names: RwLock::default(),
             catalogs: RwLock::default(),
-            next_store: AtomicU64::new(0),
             frozen,
             plan_cache,
         }))
@@ -275,9 +276,10 @@ impl Session {
         tables_of(&self.names())
     }
 
-    /// A URL of its own for each table's store, so that each has its own pins and credentials.
+    /// A URL of its own for each table's store, so that each has its own pins and credentials: also
+    /// beside tables that another session opened and handed on.
     pub(super) fn new_store_url(&self) -> Result<ObjectStoreUrl> {
-        let number = self.next_store.fetch_add(1, Ordering::Relaxed);
+        let number = NEXT_STORE.fetch_add(1, Ordering::Relaxed);
         Ok(ObjectStoreUrl::parse(format!("tensorquery://table-{number}"))?)
     }
 
