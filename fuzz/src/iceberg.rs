@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::io::Write;
-use std::sync::Arc;
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
@@ -36,6 +35,7 @@ const PARENT: i64 = 101;
 pub fn read_iceberg_metadata(bytes: &[u8]) {
     let choices = &mut Choices::new(bytes);
     let table = Table::new(1 + choices.below(3));
+    let look = look(choices);
     let is_packed = choices.below(2) == 1;
     let list = table.write_manifests(&mut Choices::new(&[]), &[]);
     let document = damaged(table.metadata(&list), choices, &[&list, &table.rows]);
@@ -53,17 +53,18 @@ pub fn read_iceberg_metadata(bytes: &[u8]) {
     }
     let name = if is_packed { "v1.gz.metadata.json" } else { "v1.metadata.json" };
     let path = table.folder.write(name, &choices.bytes(file));
-    table.read(&path);
+    table.read(&path, look);
 }
 
 /// Manifest list, manifests and an Avro file of deletes are damaged.
 pub fn read_iceberg_manifests(bytes: &[u8]) {
     let choices = &mut Choices::new(bytes);
     let table = Table::new(1 + choices.below(3));
+    let look = look(choices);
     let blob = framed(&vector(&mut Choices::new(&[])).0, &mut Choices::new(&[]));
     let list = table.write_manifests(choices, &blob);
     let path = table.folder.write("v1.metadata.json", table.metadata(&list).to_string().as_bytes());
-    table.read(&path);
+    table.read(&path, look);
 }
 
 /// A deletion vector is damaged: decoded by itself, as Iceberg and Delta have it, and read as a part of a table.
@@ -72,6 +73,7 @@ pub fn read_iceberg_manifests(bytes: &[u8]) {
 /// Where a vector has other positions than it says.
 pub fn read_vector(bytes: &[u8]) {
     let choices = &mut Choices::new(bytes);
+    let look = look(choices);
     let (body, positions) = vector(choices);
     let blob = framed(&body, choices);
     answer(async {
@@ -91,7 +93,7 @@ pub fn read_vector(bytes: &[u8]) {
     let place = Vector { file, offset, length, positions };
     let list = table.write_with_vector(&mut Choices::new(&[]), &place);
     let path = table.folder.write("v1.metadata.json", table.metadata(&list).to_string().as_bytes());
-    table.read(&path);
+    table.read(&path, look);
 }
 
 /// A puffin file, and what the manifest says of the vector in it.
@@ -269,8 +271,8 @@ impl Table {
         made
     }
 
-    /// Reads the table whose metadata are at a path: its rows, some of its rows, and all that its metadata tables say.
-    fn read(&self, path: &str) {
+    /// Reads the table whose metadata are at a path: its rows, some of its rows, and what else is asked. Its own errors are answers.
+    fn read(&self, path: &str, look: &str) {
         answer(async {
             let session = Session::try_new(SessionOptions::default())?;
             let origin =
@@ -280,7 +282,8 @@ impl Table {
             let properties = properties.map(|(name, value)| (name.to_owned(), value.to_owned()));
             session.register_catalog("c", BTreeMap::from(properties))?;
             session.register_lake("t", source).await?;
-            look(&session, "c.n").await?;
+            let sql = format!("SELECT * FROM c.n.{look}");
+            let _: Result<u64> = rows(&session, &sql, &PlanOptions::default()).await;
             let all = rows(&session, "SELECT * FROM t", &PlanOptions::default()).await?;
             let some = rows(&session, FILTERED, &PlanOptions::default()).await?;
             assert!(some <= all, "{some} rows of {all} pass a filter");
@@ -289,17 +292,22 @@ impl Table {
     }
 }
 
-/// Reads the metadata tables of the table `t`, and points of its history. Errors are answers.
-pub async fn look(session: &Arc<Session>, namespace: &str) -> Result<()> {
-    for kind in ["snapshots", "history", "refs", "manifests", "files", "partitions"] {
-        let sql = format!("SELECT * FROM {namespace}.\"t${kind}\"");
-        let _: Result<u64> = rows(session, &sql, &PlanOptions::default()).await;
-    }
-    for at in ["VERSION AS OF 101", "VERSION AS OF 't1'", "TIMESTAMP AS OF '2023-11-14 22:13:21'"] {
-        let sql = format!("SELECT * FROM {namespace}.t FOR {at}");
-        let _: Result<u64> = rows(session, &sql, &PlanOptions::default()).await;
-    }
-    Ok(())
+/// What else is asked of a table `t`: its metadata tables, and points of its history.
+const LOOKS: &[&str] = &[
+    "\"t$files\"",
+    "\"t$manifests\"",
+    "\"t$partitions\"",
+    "\"t$snapshots\"",
+    "\"t$history\"",
+    "\"t$refs\"",
+    "t FOR VERSION AS OF 101",
+    "t FOR VERSION AS OF 't1'",
+    "t FOR TIMESTAMP AS OF '2023-11-14 22:13:21'",
+];
+
+/// Chooses what else is asked of a table.
+pub fn look(choices: &mut Choices<'_>) -> &'static str {
+    choices.one_of::<&str>(LOOKS)
 }
 
 fn schema() -> Value {

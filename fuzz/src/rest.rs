@@ -59,6 +59,7 @@ pub fn ask_rest_catalog(bytes: &[u8]) {
     let choices = &mut Choices::new(bytes);
     let uri = server();
     let table = Table::new(1 + choices.below(3));
+    let look = look(choices);
     let has_credential = choices.below(2) == 1;
     let list = table.write_manifests(&mut Choices::new(&[]), &[]);
     let more: Vec<&str> = TEXTS.iter().copied().chain([uri, list.as_str()]).collect();
@@ -113,7 +114,8 @@ pub fn ask_rest_catalog(bytes: &[u8]) {
             catalog.list_tables(&names).await.map(|names| names.len()),
         ];
         drop(listed);
-        look(&session, "c.n").await?;
+        let sql = format!("SELECT * FROM c.n.{look}");
+        let _: Result<u64> = rows(&session, &sql, &PlanOptions::default()).await;
         rows(&session, "SELECT * FROM c.n.t", &PlanOptions::default()).await?;
         Ok(())
     });
