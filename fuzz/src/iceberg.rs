@@ -184,7 +184,7 @@ impl Table {
                 let rows: Vec<Value> =
                     (0..3).map(|pos| json!({"file_path": self.rows, "pos": pos})).collect();
                 let file = avro_file(&record("d", fields), &[], &rows, choices);
-                let path = self.folder.write("deletes.avro", &file);
+                let path = self.folder.write("gone.avro", &file);
                 json!({"content": 1, "file_path": path, "file_format": "AVRO", "file_size_in_bytes": file.len()})
             }
             2 => {
@@ -196,7 +196,7 @@ impl Table {
                 let rows: Vec<Value> =
                     (0..3).map(|id| json!({"id": id, "name": "name 1"})).collect();
                 let file = avro_file(&record("d", fields), &[], &rows, choices);
-                let path = self.folder.write("deletes.avro", &file);
+                let path = self.folder.write("gone.avro", &file);
                 json!({"content": 2, "file_path": path, "file_format": "AVRO", "file_size_in_bytes": file.len(), "equality_ids": [1, 2]})
             }
             _ => json!({
