@@ -157,7 +157,7 @@ bounds! {
     MANIFEST = new("manifest", 256 << 20, "bytes", "rewrite the table's manifests");
     /// Items of lists in a manifest or manifest list; an entry counts as sixteen.
     MANIFEST_ITEMS = new("manifest items", 16_000_000, "items", "rewrite the table's manifests");
-    /// A deletion vector of Iceberg.
+    /// A deletion vector of Iceberg or Delta.
     DELETION_VECTOR = new("deletion vector", 256 << 20, "bytes", "compact the table");
     /// An answer of a catalog, and all pages of one of its listings.
     CATALOG_ANSWER = of_server("catalog answer", 256 << 20, "bytes", "check the catalog's address");

@@ -3,4 +3,4 @@
 
 use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(init: tensorquery_fuzz::judge_panics(), |bytes: &[u8]| tensorquery_fuzz::read_file("parquet", bytes));
+fuzz_target!(init: tensorquery_fuzz::begin(), |bytes: &[u8]| tensorquery_fuzz::read_file("parquet", bytes));

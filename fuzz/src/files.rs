@@ -57,7 +57,7 @@ pub fn read_file(ending: &str, bytes: &[u8]) {
 }
 
 /// Counts the rows of a query, read as tensors, or as Arrow if a column has no tensor type.
-async fn rows(session: &Arc<Session>, sql: &str, options: &PlanOptions) -> Result<u64> {
+pub(crate) async fn rows(session: &Arc<Session>, sql: &str, options: &PlanOptions) -> Result<u64> {
     let plan = session.query(sql).await?.plan_splits(options).await?;
     tokio::task::spawn_blocking(move || read(&plan))
         .await

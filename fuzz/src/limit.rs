@@ -7,6 +7,17 @@ use std::backtrace::Backtrace;
 /// or block without declaring it first.
 pub const MOST_BYTES_AT_ONCE: usize = 256 << 20;
 
+/// Addresses of the process, all its pieces of memory together with its program: as `RLIMIT_AS` has them.
+const ADDRESSES: u64 = 3 << 30;
+
+/// Ends what takes more than [`ADDRESSES`].
+pub(crate) fn limit_addresses() {
+    let limit = libc::rlimit { rlim_cur: ADDRESSES, rlim_max: ADDRESSES };
+    // SAFETY: the limit is a value on the stack that lives through the call.
+    let done = unsafe { libc::setrlimit(libc::RLIMIT_AS, &limit) };
+    assert_eq!(done, 0, "the addresses of this process cannot be limited");
+}
+
 /// The system's allocator, up to [`MOST_BYTES_AT_ONCE`].
 struct Limited;
 

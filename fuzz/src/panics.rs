@@ -13,7 +13,7 @@ static PLACES: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
 
 /// Makes a panic of our own code a crash. libFuzzer's own hook would make one of every panic, also of those of other crates
 /// that the engine catches.
-pub fn judge_panics() {
+pub(crate) fn judge_panics() {
     set_hook(Box::new(judge));
 }
 

@@ -11,6 +11,7 @@ use tokio::sync::OnceCell;
 
 use super::actions::VectorPlace;
 use super::place::TablePlace;
+use crate::bounds::DELETION_VECTOR;
 use crate::formats::Positions;
 use crate::iceberg::{deletion_vector, positions_in};
 use crate::{Error, Result};
@@ -35,7 +36,7 @@ impl VectorCache {
     /// The rows that a vector deletes of data file `index`, which has `records` rows.
     ///
     /// # Errors
-    /// `Data` where the vector is damaged; storage errors as they are.
+    /// `Data` where the vector is damaged or too large; storage errors as they are.
     pub async fn positions(
         &self,
         store: &Arc<dyn ObjectStore>,
@@ -78,6 +79,8 @@ async fn read_vector(
     let end =
         vector.size_in_bytes.checked_add(FRAME_BYTES).and_then(|size| start.checked_add(size));
     let end = end.ok_or_else(|| located(Error::data("its place is beyond any file")))?;
+    let size = vector.size_in_bytes;
+    DELETION_VECTOR.check(size, "the deletion vector has").map_err(located)?;
     let bytes = store.get_range(&path, start..end).await.map_err(|error| located(error.into()))?;
     deletion_vector(&bytes, vector.cardinality).map_err(located)
 }

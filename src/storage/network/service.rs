@@ -110,7 +110,7 @@ impl HttpService for Service {
         if !is_retried_whole(&parts, is_listing, is_read) {
             return Ok(HttpResponse::from_parts(parts, body));
         }
-        let bytes = document(body, origin, STORE_DOCUMENT.most()).await?;
+        let bytes = document(body, origin, &STORE_DOCUMENT).await?;
         if let Some(listing) = listing {
             self.pages.add(listing, bytes.len() as u64);
             check_page(&bytes).inspect_err(|_| self.limiter.count_retry())?;

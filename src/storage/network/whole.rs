@@ -10,6 +10,7 @@ use futures::{Stream, StreamExt, stream};
 use object_store::client::{HttpError, HttpErrorKind, HttpResponseBody};
 use reqwest::Response;
 
+use crate::bounds::Bound;
 use crate::{Error, Result};
 
 /// The beginning of an error's text: messages show less.
@@ -22,10 +23,14 @@ const ERROR_PATIENCE: Duration = Duration::from_secs(5);
 ///
 /// # Errors
 ///
-/// `Storage`, for more than `most` bytes; within, the client's own error.
-pub(crate) async fn whole(response: Response, most: u64) -> Result<reqwest::Result<Vec<u8>>> {
+/// `Storage`, for more bytes than the bound; within, the client's own error.
+pub(crate) async fn whole(
+    response: Response,
+    bound: &'static Bound,
+) -> Result<reqwest::Result<Vec<u8>>> {
     let origin = response.url().origin().ascii_serialization();
-    let too_large = || Error::storage(TooLarge { origin: origin.clone(), most }.to_string());
+    let most = bound.most();
+    let too_large = || Error::storage(TooLarge { origin: origin.clone(), bound }.to_string());
     // One that says so is not begun.
     if response.content_length().is_some_and(|length| length > most) {
         return Err(too_large());
@@ -60,15 +65,15 @@ fn pieces(response: Response) -> impl Stream<Item = reqwest::Result<Bytes>> {
 ///
 /// # Errors
 ///
-/// `Decode`, which is not sent again, for more than `most` bytes; and errors of reading.
+/// `Decode`, which is not sent again, for more bytes than the bound; and errors of reading.
 pub(super) async fn document(
     body: HttpResponseBody,
     origin: String,
-    most: u64,
+    bound: &'static Bound,
 ) -> Result<Bytes, HttpError> {
-    match up_to(body.bytes_stream(), most).await? {
+    match up_to(body.bytes_stream(), bound.most()).await? {
         (bytes, true) => Ok(bytes.into()),
-        (_, false) => Err(HttpError::new(HttpErrorKind::Decode, TooLarge { origin, most })),
+        (_, false) => Err(HttpError::new(HttpErrorKind::Decode, TooLarge { origin, bound })),
     }
 }
 
@@ -108,17 +113,14 @@ async fn up_to<E>(
 #[derive(Debug)]
 struct TooLarge {
     origin: String,
-    most: u64,
+    bound: &'static Bound,
 }
 
 impl fmt::Display for TooLarge {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { origin, most } = self;
-        write!(
-            f,
-            "{origin} answers with more than {most} bytes, the most that is read of such an answer; check the address, and \
-             what stands between here and the server (a proxy)"
-        )
+        let Self { origin, bound } = self;
+        let told = bound.exceeded(&format!("{origin} answers with"));
+        write!(f, "{}, and what stands between here and the server (a proxy)", told.message())
     }
 }
 
@@ -129,6 +131,7 @@ mod tests {
     use futures::executor::block_on;
 
     use super::*;
+    use crate::bounds::TOKEN;
 
     #[test]
     fn no_more_than_the_bound_is_kept() {
@@ -143,15 +146,17 @@ mod tests {
     }
 
     #[test]
-    fn a_document_over_the_bound_names_the_server() {
-        assert_eq!(block_on(document("abcde".to_owned().into(), "o".into(), 5)).unwrap(), "abcde");
-        let error = block_on(document("abcde".to_owned().into(), "https://a.test".into(), 4));
-        let error = error.unwrap_err();
+    fn a_document_over_the_bound_names_the_server_and_the_bound() {
+        let read = |text: &str| {
+            block_on(document(text.to_owned().into(), "https://a.test".into(), &TOKEN))
+        };
+        assert_eq!(read("abcde").unwrap(), "abcde");
+        TOKEN.lower(Some(4));
+        let error = read("abcde").unwrap_err();
+        TOKEN.lower(None);
         assert_eq!(error.kind(), HttpErrorKind::Decode);
-        assert!(
-            error.to_string().contains("https://a.test answers with more than 4 bytes"),
-            "{error}"
-        );
+        let told = "https://a.test answers with more than 4 bytes, the most that is read (bound \"token\" of SECURITY.md)";
+        assert!(error.to_string().contains(told), "{error}");
     }
 
     #[test]

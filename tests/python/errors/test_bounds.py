@@ -2,6 +2,7 @@
 
 import contextlib
 import gzip
+import json
 import os
 import re
 import subprocess
@@ -21,11 +22,13 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField
 
 import avro_files
+import delta_fixtures
 import iceberg_fixtures
 import orc_by_hand as by_hand
 import tensorquery as tq
 from iceberg_by_hand import EQUALITY, TableByHand, column, rows_of
 from pages import text_of
+from storage_servers import web_server
 from tensorquery import _core
 
 
@@ -211,13 +214,17 @@ def test_a_manifest_that_declares_more_than_it_holds(table):
     assert len(table.read()) == 3
 
 
-def test_a_deletion_vector_is_bounded():
+@pytest.mark.parametrize(("kind", "name"), [("iceberg", "dv_v3"), ("delta", "v2_json")])
+def test_a_deletion_vector_is_bounded(kind, name):
     session = tq.Session()
-    session.register_iceberg_table("t", iceberg_fixtures.open_fixture("dv_v3"))
+    if kind == "iceberg":
+        session.register_iceberg_table("t", iceberg_fixtures.open_fixture(name))
+    else:
+        session.register_delta("t", delta_fixtures.open_fixture(name))
     query = session.sql("SELECT id FROM t")
     with lowered(deletion_vector=10), pytest.raises(tq.DataError) as caught:
         query.to_arrow()
-    assert re.search(r'bound "deletion vector".*\.puffin', str(caught.value))
+    assert re.search(r'bound "deletion vector".*\.(puffin|bin)', str(caught.value))
     assert query.to_arrow().num_rows > 0
 
 
@@ -229,6 +236,64 @@ def test_delete_files_are_looked_at_as_data_files_are(table, name):
     table.commit(table.file(path, content=EQUALITY, equality_ids=[1]))
     with pytest.raises(tq.DataError, match=rf"(declares more|a page of).*{path}"):
         table.read()
+
+
+# ------------------------------------------------------------------------------------------------
+# Servers.
+
+
+def test_what_a_catalog_answers_is_bounded(table):
+    """One byte more than the bound, of each answer, is an error that names the address and the bound."""
+    config, tokens, loads = "/v1/config", "/v1/oauth/tokens", "/v1/namespaces/ns/tables/t"
+    loaded = {"metadata": table.metadata(), "config": {}}
+    answers = {config: {"defaults": {}}, tokens: {"access_token": "t0ken"}, loads: loaded}
+    with web_server() as web:
+        web.files = {path: json.dumps(answer).encode() for path, answer in answers.items()}
+
+        def read():
+            session = tq.Session()
+            given = {"type": "rest", "uri": web.uri, "credential": "me:s3cret"}
+            session.register_iceberg("lake", given)
+            return session.sql("SELECT id FROM lake.ns.t").to_arrow().num_rows
+
+        for name, path, error in (
+            ("token", tokens, r"url: {uri}/v1/oauth/tokens"),
+            ("catalog answer", loads, r"url: {uri}/v1/namespaces/ns/tables/t"),
+        ):
+            size = len(web.files[path])
+            with lowered(**{name: size}):
+                assert read() == 3
+            with lowered(**{name: size - 1}), pytest.raises(tq.StorageError) as caught:
+                read()
+            told = f'{web.uri} answers with more than {size - 1} bytes.*bound "{name}" of SECURITY'
+            assert re.search(told, str(caught.value))
+            assert re.search(error.format(uri=web.uri), str(caught.value))
+
+
+def test_what_a_store_lists_is_bounded(files):
+    page = (
+        "<ListBucketResult><Contents><Key>t/0.parquet</Key><Size>{}</Size>"
+        "<LastModified>2026-01-01T00:00:00Z</LastModified></Contents></ListBucketResult>"
+    )
+    data = files["parquet"].read_bytes()
+    with web_server() as web:
+        page = page.format(len(data)).encode()
+        web.files = {"/box": page, "/box/t/0.parquet": data}
+        keys = {"aws_access_key_id": "a", "aws_secret_access_key": "b", "aws_region": "x"}
+        options = {**keys, "aws_endpoint": web.uri, "max_retries": "0", "allow_http": "true"}
+
+        def read():
+            session = tq.Session(storage_options=options)
+            session.register_parquet("t", "s3://box/t/")
+            return session.sql("SELECT id FROM t").count()
+
+        with lowered(store_document=len(page)):
+            assert read() == COUNT
+        with lowered(store_document=len(page) - 1), pytest.raises(tq.StorageError) as caught:
+            read()
+    told = rf'{web.uri} answers with more than {len(page) - 1} bytes.*bound "store document" of SECURITY'
+    assert re.search(told, str(caught.value))
+    assert "s3://box/t" in str(caught.value)
 
 
 # ------------------------------------------------------------------------------------------------

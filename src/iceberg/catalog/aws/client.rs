@@ -202,7 +202,7 @@ impl AwsClient {
             Err(error) => return Ok(Err(error)),
         };
         let (status, headers) = (response.status(), response.headers().clone());
-        let body = whole(response, CATALOG_ANSWER.most()).await;
+        let body = whole(response, &CATALOG_ANSWER).await;
         let body = body.map_err(|error| error.with_context("url", plain(url)))?;
         Ok(body.map(|body| (status, headers, body)))
     }

@@ -225,7 +225,7 @@ impl OAuth {
                 .body(body.clone());
             let answer = match sent(client, request, &self.server).await? {
                 Ok(response) if response.status().is_success() => {
-                    let read = whole(response, TOKEN.most()).await;
+                    let read = whole(response, &TOKEN).await;
                     match read.map_err(|error| error.with_context("url", plain(&self.server)))? {
                         Ok(text) => break text,
                         Err(error) => Err(error),

@@ -120,7 +120,7 @@ impl Http {
             let (request, token) = self.request(url).await?;
             let answer = match sent(&self.client, request, url).await? {
                 Ok(response) if response.status().is_success() => {
-                    let read = whole(response, CATALOG_ANSWER.most()).await;
+                    let read = whole(response, &CATALOG_ANSWER).await;
                     match read.map_err(|error| error.with_context("url", plain(url)))? {
                         Ok(body) => return Ok(body),
                         Err(error) => Err(error),

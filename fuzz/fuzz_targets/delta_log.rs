@@ -1,0 +1,6 @@
+//! A Delta table whose log is damaged: loaded and read to tensors.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(init: tensorquery_fuzz::begin(), |bytes: &[u8]| tensorquery_fuzz::read_delta_log(bytes));

@@ -1,0 +1,6 @@
+//! An Iceberg table whose metadata are damaged: loaded and read to tensors.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(init: tensorquery_fuzz::begin(), |bytes: &[u8]| tensorquery_fuzz::read_iceberg_metadata(bytes));

@@ -1,0 +1,6 @@
+//! A file in ORC whose footers, types, stripes and run lengths lie: opened, planned and read to tensors.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(init: tensorquery_fuzz::begin(), |bytes: &[u8]| tensorquery_fuzz::read_file("orc", &tensorquery_fuzz::orc_file(bytes)));
