@@ -49,7 +49,7 @@ def struck_epochs(make, strikes, longest, column=itemgetter("x"), starts=True):
 
     Args:
         make: Makes what is iterated over, and what has `state_dict` and `load_state_dict`; called for each epoch.
-        strikes: How many loops to strike at least.
+        strikes: How many loops to strike.
         longest: Seconds in which the signal comes.
         column: Takes the rows out of a batch; compiled code, in which no signal is heard.
         starts: Whether to strike every second loop before its first batch, too.
@@ -80,7 +80,11 @@ def struck_epochs(make, strikes, longest, column=itemgetter("x"), starts=True):
             if not (starts and attempt % 2):
                 batches.append(iter(loader))
                 received.extend(map(column, itertools.islice(batches[0], 1)))
-            came += struck(chance.uniform(1e-5, longest), loop)
+            if came < strikes:
+                came += struck(chance.uniform(1e-5, longest), loop)
+            else:
+                # What is left, in one go: where batches come slowly, each strike leaves nearly all of the epoch.
+                loop()
             if ended:
                 break
         rows = Counter(itertools.chain.from_iterable(map(rows_of, received)))
