@@ -70,14 +70,14 @@ test-rust: ## Run the Rust tests; they need no Python
 	@command -v $(CARGO) >/dev/null || { echo "make: $(CARGO) not found. Install Rust from https://rustup.rs and open a new shell" >&2; exit 1; }
 	$(CARGO) test --locked
 
-# These tests wait half of the time, so two processes take little more than half as long as one. Parallel tests start servers
+# These tests wait a third of the time, so three processes keep two cores busy. Parallel tests start servers
 # of their own; `make test-python TEST_PROCESSES=0` runs all of them in one process.
-TEST_PROCESSES ?= 2
+TEST_PROCESSES ?= 3
 
-test-fast: $(READY) .demo/complete ## Run the Python tests without the markers `servers` and `slow` in TEST_PROCESSES (2); under three minutes on two idle cores
+test-fast: $(READY) .demo/complete ## Run the Python tests without the markers `servers` and `slow` in TEST_PROCESSES (3); under three minutes on two idle cores
 	$(BIN)/python -m pytest --numprocesses $(TEST_PROCESSES) --dist worksteal -m "not servers and not slow"
 
-test-python: $(READY) .demo/complete test-servers ## Run the Python tests and doctests in TEST_PROCESSES (2), and check the stubs
+test-python: $(READY) .demo/complete test-servers ## Run the Python tests and doctests in TEST_PROCESSES (3), and check the stubs
 	$(BIN)/python -m pytest --numprocesses $(TEST_PROCESSES) --dist worksteal
 	$(MAKE) --no-print-directory stubtest
 
