@@ -138,8 +138,10 @@ class Session:
         self,
     ) -> list[tuple[str, str, int | None, int | None, int | None, list[tuple[str, str]]]]:
         """Name, kind, files, bytes and rows of each table, by name; path and error of files left out."""
-    def register_catalog(self, name: str, properties: Mapping[str, str]) -> None:
-        """Register an Iceberg catalog by pyiceberg's properties."""
+    def register_catalog(
+        self, name: str, properties: Mapping[str, str], storage_options: str = "{}"
+    ) -> None:
+        """Register a catalog by pyiceberg's properties; `storage_options` is JSON, for the stores of Delta tables."""
     def catalogs(self) -> list[str]:
         """The names of the registered catalogs."""
     def list_catalog(

@@ -15,6 +15,8 @@ pub struct Action {
     pub add: Option<Add>,
     /// A file that went.
     pub remove: Option<Remove>,
+    /// A file of changed rows.
+    pub cdc: Option<Add>,
     /// Schema and properties.
     pub meta_data: Option<Metadata>,
     /// What a reader has to know.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use futures::{StreamExt, TryStreamExt};
-use object_store::ObjectStore;
+use object_store::{ObjectMeta, ObjectStore};
 
 use super::files::LogFiles;
 use super::place::TablePlace;
@@ -28,21 +28,8 @@ pub async fn appended_files(
     to: Option<i64>,
 ) -> Result<State> {
     let to = to.unwrap_or_else(|| log.latest());
-    if from > to || from < 0 {
-        return Err(Error::config(format!(
-            "version {from} of table {name} is not before version {to}, so nothing was appended between them"
-        )));
-    }
+    let commits = commits_between(log, name, from, to)?;
     let mut state = read_state(store, log, place, to, name).await?;
-    let mut commits = Vec::new();
-    for version in from + 1..=to {
-        commits.push(log.commits().get(&version).ok_or_else(|| {
-            Error::config(format!(
-                "the history of table {name} between versions {from} and {to} is not complete: commit {version} was \
-                 cleaned up"
-            ))
-        })?);
-    }
     let read = commits.into_iter().map(|meta| read_commit(store, meta));
     let read: Vec<_> = futures::stream::iter(read).buffered(AT_ONCE).try_collect().await?;
     state.files.clear();
@@ -58,4 +45,30 @@ pub async fn appended_files(
     state.files.sort_by(|a, b| a.0.cmp(&b.0));
     state.files.dedup_by(|a, b| a.0 == b.0);
     Ok(state)
+}
+
+/// The commits after version `from`, up to version `to`.
+///
+/// # Errors
+/// `Config` where the versions are out of order, or a commit between them is gone.
+pub fn commits_between<'a>(
+    log: &'a LogFiles,
+    name: &str,
+    from: i64,
+    to: i64,
+) -> Result<Vec<&'a ObjectMeta>> {
+    if from > to || from < 0 {
+        return Err(Error::config(format!(
+            "version {from} of table {name} is not before version {to}, so nothing was appended between them"
+        )));
+    }
+    let commit = |version| {
+        log.commits().get(&version).ok_or_else(|| {
+            Error::config(format!(
+                "the history of table {name} between versions {from} and {to} is not complete: commit {version} was \
+                 cleaned up"
+            ))
+        })
+    };
+    (from + 1..=to).map(commit).collect()
 }

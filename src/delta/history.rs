@@ -80,7 +80,7 @@ pub async fn version_at(
 }
 
 /// The version from which on commits hold their times; None where they do not.
-fn times_in_commits_from(metadata: &Metadata) -> Option<i64> {
+pub fn times_in_commits_from(metadata: &Metadata) -> Option<i64> {
     if metadata.property(IN_COMMITS) != Some("true") {
         return None;
     }
@@ -88,7 +88,7 @@ fn times_in_commits_from(metadata: &Metadata) -> Option<i64> {
 }
 
 /// The times of the commits before `end`. Clocks of stores go back; versions do not.
-fn file_times(log: &LogFiles, end: i64) -> Vec<(i64, i64)> {
+pub fn file_times(log: &LogFiles, end: i64) -> Vec<(i64, i64)> {
     let mut times: Vec<(i64, i64)> = Vec::new();
     for (version, meta) in log.commits().range(..end) {
         let own = meta.last_modified.timestamp_millis();
@@ -111,7 +111,8 @@ async fn time_in_commit(
     info.in_commit_timestamp.ok_or_else(lacks)
 }
 
-fn commit_info(actions: &[Action]) -> CommitInfo {
+/// What a commit says of itself.
+pub fn commit_info(actions: &[Action]) -> CommitInfo {
     actions.iter().find_map(|action| action.commit_info.clone()).unwrap_or_default()
 }
 

@@ -8,6 +8,7 @@ use object_store::{ObjectMeta, ObjectStore};
 
 use super::actions::{Add, Metadata, Protocol};
 use super::appended::appended_files;
+use super::changes::{Change, change_values, changed_files, check_names};
 use super::files::LogFiles;
 use super::history::version_at;
 use super::place::TablePlace;
@@ -43,13 +44,17 @@ pub async fn load(
     scan_filter: Option<String>,
 ) -> Result<(DeltaSpec, FileValues)> {
     let log = LogFiles::list(store, &place.directory, &place.text()).await?;
-    let (state, after) = match at {
+    let (state, after, changes) = match at {
         TravelTo::Appended { from, to, .. } => {
-            (appended_files(store, &log, place, name, *from, *to).await?, Some(*from))
+            (appended_files(store, &log, place, name, *from, *to).await?, Some(*from), None)
         }
-        at => (pinned(store, &log, place, name, at).await?, None),
+        TravelTo::Changed { from, to } => {
+            let (state, changes) = changed_files(store, &log, place, name, *from, *to).await?;
+            (state, Some(*from), Some(changes))
+        }
+        at => (pinned(store, &log, place, name, at).await?, None, None),
     };
-    assemble(store, place, name, state, after, scan_filter).await
+    assemble(store, place, name, state, Incremental { after, changes }, scan_filter).await
 }
 
 /// The state at a point in history.
@@ -74,8 +79,18 @@ async fn pinned(
             let version = version_at(store, log, &newest.metadata, *millis, name).await?;
             if version == newest.version { Ok(newest) } else { read(version).await }
         }
-        TravelTo::Current | TravelTo::Appended { .. } => read(log.latest()).await,
+        TravelTo::Current | TravelTo::Appended { .. } | TravelTo::Changed { .. } => {
+            read(log.latest()).await
+        }
     }
+}
+
+/// The rows of a range of versions.
+struct Incremental {
+    /// The version after which the range starts.
+    after: Option<i64>,
+    /// What the files hold, where they are changes.
+    changes: Option<Vec<Change>>,
 }
 
 async fn assemble(
@@ -83,7 +98,7 @@ async fn assemble(
     place: &TablePlace,
     name: &str,
     state: State,
-    after: Option<i64>,
+    incremental: Incremental,
     scan_filter: Option<String>,
 ) -> Result<(DeltaSpec, FileValues)> {
     let State { version, protocol, metadata, files } = state;
@@ -102,7 +117,15 @@ async fn assemble(
     let known = files.iter().zip(&stats).map(|((_, add), stats)| records_of(add, stats.as_ref()));
     let records = with_footers(store, place, &files, known.collect()).await?;
     let partition_columns = &metadata.partition_columns;
-    let values = values_of(&files, &stats, records.clone(), &columns, partition_columns);
+    let Incremental { after, changes } = incremental;
+    let own = match &changes {
+        Some(changes) => {
+            check_names(&columns, name)?;
+            change_values(changes)
+        }
+        None => Vec::new(),
+    };
+    let values = values_of(&files, &stats, records.clone(), &columns, partition_columns, own);
     let values = values.map_err(located)?;
     let files = files.into_iter().zip(records).map(|((path, add), records)| {
         let (key, size) = (path.to_string(), add.size);
@@ -115,6 +138,7 @@ async fn assemble(
         table_id: metadata.id,
         version,
         after,
+        changes: changes.is_some(),
         schema: metadata.schema_string,
         mapping,
         partition_columns: metadata.partition_columns,
@@ -144,26 +168,33 @@ async fn with_footers(
     files: &[(Path, Add)],
     known: Vec<Option<u64>>,
 ) -> Result<Vec<u64>> {
-    let cache = FooterCache::default().in_store(&place.store);
-    let cache = &cache;
     let counted = files.iter().zip(known).map(|((path, add), known)| async move {
-        if let Some(known) = known {
-            return Ok(known);
+        match known {
+            Some(known) => Ok(known),
+            None => footer_rows(store, place, path, add.size).await,
         }
-        let meta = ObjectMeta {
-            location: path.clone(),
-            last_modified: Default::default(),
-            size: add.size,
-            e_tag: None,
-            version: None,
-        };
-        let footer = read_footer(store, &meta, cache, false)
-            .await
-            .map_err(|error| error.with_context("data file", place.describe(path)))?;
-        let rows: i64 = footer.row_groups().iter().map(|group| group.num_rows()).sum();
-        u64::try_from(rows).map_err(|_| {
-            Error::data(format!("data file {} has fewer rows than none", place.describe(path)))
-        })
     });
     futures::stream::iter(counted).buffered(FOOTERS_AT_ONCE).try_collect().await
+}
+
+/// The rows of a data file, by its footer.
+///
+/// # Errors
+/// `Data` where the footer is damaged; storage errors as they are.
+pub async fn footer_rows(
+    store: &Arc<dyn ObjectStore>,
+    place: &TablePlace,
+    path: &Path,
+    size: u64,
+) -> Result<u64> {
+    let (location, last_modified) = (path.clone(), Default::default());
+    let meta = ObjectMeta { location, last_modified, size, e_tag: None, version: None };
+    let cache = FooterCache::default().in_store(&place.store);
+    let footer = read_footer(store, &meta, &cache, false)
+        .await
+        .map_err(|error| error.with_context("data file", place.describe(path)))?;
+    let rows: i64 = footer.row_groups().iter().map(|group| group.num_rows()).sum();
+    u64::try_from(rows).map_err(|_| {
+        Error::data(format!("data file {} has fewer rows than none", place.describe(path)))
+    })
 }

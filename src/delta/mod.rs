@@ -3,6 +3,7 @@
 
 mod actions;
 mod appended;
+mod changes;
 mod checkpoint;
 mod files;
 mod history;

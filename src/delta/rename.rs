@@ -55,7 +55,8 @@ impl FileNames {
 
     /// The place of a column among the fields of a file; None where the file does not have it.
     fn find(&self, stored: &[Arc<ParquetType>], column: &Column) -> Result<Option<usize>> {
-        if self.mapping == Mapping::Id {
+        // The columns of changes have no id.
+        if self.mapping == Mapping::Id && column.id.is_some() {
             return Ok(stored.iter().position(|field| id_of(field) == column.id));
         }
         let exact = stored.iter().position(|field| field.name() == column.physical);

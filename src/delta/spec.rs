@@ -48,6 +48,9 @@ pub struct DeltaSpec {
     pub version: i64,
     /// For an incremental scan, the version after which it starts.
     pub after: Option<i64>,
+    /// Whether the files hold changes since then, instead of rows.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub changes: bool,
     /// The schema, as the log has it.
     pub schema: String,
     /// How columns are found in files.
@@ -94,7 +97,9 @@ impl DeltaSpec {
             Ok(())
         })?;
         form.optional_text("scan filter", self.scan_filter.as_deref());
-        let after = self.after.map(|version| format!(" after {version}")).unwrap_or_default();
+        let what = if self.changes { " changes" } else { "" };
+        let after = self.after.map(|version| format!("{what} after {version}"));
+        let after = after.unwrap_or_default();
         let read_as = &form.name()[..16];
         Ok(format!("delta {} version {}{after} read as {read_as}", self.table_id, self.version))
     }

@@ -15,6 +15,7 @@ use datafusion::physical_expr_adapter::{
 use datafusion::scalar::ScalarValue;
 use object_store::ObjectStore;
 
+use super::changes::change_columns;
 use super::place::TablePlace;
 use super::rename::FileNames;
 use super::schema::{arrow_schema, parse_schema};
@@ -44,7 +45,10 @@ impl DeltaTable {
     /// # Errors
     /// `Data` and `UnsupportedType` for a schema that is not read here.
     pub fn try_new(spec: DeltaSpec, values: FileValues) -> Result<Self> {
-        let columns = parse_schema(&spec.schema, spec.mapping)?;
+        let mut columns = parse_schema(&spec.schema, spec.mapping)?;
+        if spec.changes {
+            columns.extend(change_columns());
+        }
         let schema = Arc::new(arrow_schema(&columns));
         let place = spec.place()?;
         let root = spec.store.trim_start_matches("file://");

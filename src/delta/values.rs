@@ -22,7 +22,8 @@ pub fn stats_of(files: &[(Path, Add)]) -> Vec<Option<Stats>> {
     files.iter().map(|(_, add)| add.stats.as_deref().map(Stats::parse)).collect()
 }
 
-/// The values and bounds of these files, which have so many rows each.
+/// The values and bounds of these files, which have so many rows each; `more` are those of columns
+/// that are not the table's.
 ///
 /// # Errors
 /// `Data` naming the file and the column whose partition value is of another type.
@@ -32,8 +33,9 @@ pub fn values_of(
     records: Vec<u64>,
     columns: &[Column],
     partition_columns: &[String],
+    more: Vec<KnownColumn>,
 ) -> Result<FileValues> {
-    let mut known = Vec::with_capacity(columns.len());
+    let mut known = more;
     for column in columns {
         let Kind::Primitive(_) = &column.kind else { continue };
         known.push(match partition_columns.contains(&column.name) {

@@ -13,7 +13,7 @@ use super::actions::VectorPlace;
 use super::place::TablePlace;
 use crate::bounds::DELETION_VECTOR;
 use crate::formats::Positions;
-use crate::iceberg::{deletion_vector, positions_in};
+use crate::iceberg::{deletion_vector, positions_in, vector_body};
 use crate::{Error, Result};
 
 /// The digits of base 85, as ZeroMQ's Z85 has them.
@@ -62,7 +62,11 @@ impl VectorCache {
     }
 }
 
-async fn read_vector(
+/// The rows that a vector deletes.
+///
+/// # Errors
+/// `Data` where it is damaged; storage errors as they are.
+pub async fn read_vector(
     store: &Arc<dyn ObjectStore>,
     place: &TablePlace,
     vector: &VectorPlace,
@@ -117,6 +121,34 @@ fn path_of(place: &TablePlace, vector: &VectorPlace) -> Result<Path> {
     }
 }
 
+/// A vector that holds its rows itself.
+///
+/// # Errors
+/// As [`vector_body`].
+pub fn inline(rows: &RoaringTreemap) -> Result<VectorPlace> {
+    let body = vector_body(rows)?;
+    Ok(VectorPlace {
+        storage_type: "i".to_owned(),
+        path_or_inline_dv: encode(&body),
+        offset: None,
+        size_in_bytes: body.len() as u64,
+        cardinality: rows.len(),
+    })
+}
+
+/// Bytes in base 85, filled up to whole words.
+fn encode(bytes: &[u8]) -> String {
+    let mut text = String::with_capacity(bytes.len().div_ceil(4) * 5);
+    for part in bytes.chunks(4) {
+        let mut four = [0; 4];
+        four[..part.len()].copy_from_slice(part);
+        let word = u32::from_be_bytes(four) as usize;
+        let digit = |power: u32| char::from(DIGITS[word / 85_usize.pow(power) % 85]);
+        text.extend([4, 3, 2, 1, 0].map(digit));
+    }
+    text
+}
+
 /// The bytes of a text in base 85: five digits for each four bytes.
 fn decode(text: &str) -> Result<Vec<u8>> {
     let malformed = || Error::data(format!("{text:?} is no text in base 85"));
@@ -161,8 +193,21 @@ mod tests {
     }
 
     #[test]
+    fn a_vector_holds_its_rows_itself() {
+        let place = TablePlace { store: "memory://".to_owned(), directory: Path::from("t") };
+        let store: Arc<dyn ObjectStore> = Arc::new(object_store::memory::InMemory::new());
+        for rows in [vec![0, 1, 5], vec![7, 1 << 33], (3..90_000).collect()] {
+            let rows: RoaringTreemap = rows.into_iter().collect();
+            let vector = inline(&rows).unwrap();
+            let read = futures::executor::block_on(read_vector(&store, &place, &vector));
+            assert_eq!(read.unwrap(), rows);
+        }
+    }
+
+    #[test]
     fn base_85_is_decoded_or_refused() {
         assert_eq!(decode("HelloWorld").unwrap(), [0x86, 0x4F, 0xD2, 0x6F, 0xB5, 0x59, 0xF7, 0x5B]);
+        assert_eq!(encode(&decode("HelloWorld").unwrap()), "HelloWorld");
         for odd in ["Hello ", "Hell\"", "#####", "Hé0l"] {
             assert!(decode(odd).is_err(), "{odd}");
         }

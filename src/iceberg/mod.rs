@@ -28,7 +28,7 @@ pub use deletes::EqualityKeys;
 pub use load::load;
 pub use manifests::{Entry, live_entries, manifest_list};
 pub use partition_text::partition_text;
-pub use puffin::{deletion_vector, positions_in};
+pub use puffin::{deletion_vector, positions_in, vector_body};
 pub use rename::ColumnMap;
 pub(crate) use rename::{rebuilt, renamed_primitive};
 pub use snapshot::{TravelTo, ancestors, pin, references, time_text};

@@ -49,6 +49,18 @@ pub fn positions_in(body: &[u8], cardinality: u64) -> Result<RoaringTreemap> {
     Ok(positions)
 }
 
+/// The bytes from which [`positions_in`] reads these positions.
+///
+/// # Errors
+/// None of memory, which takes all that is written.
+pub fn vector_body(positions: &RoaringTreemap) -> Result<Vec<u8>> {
+    let mut body = MAGIC.to_vec();
+    positions
+        .serialize_into(&mut body)
+        .map_err(|error| Error::data("a deletion vector cannot be written").with_source(error))?;
+    Ok(body)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

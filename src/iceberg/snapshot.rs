@@ -43,6 +43,13 @@ pub enum TravelTo {
         #[serde(default)]
         schema: Option<i32>,
     },
+    /// Changes after version `from` up to and including version `to` of a Delta table.
+    Changed {
+        /// Exclusive.
+        from: i64,
+        /// Inclusive; None: the newest one.
+        to: Option<i64>,
+    },
 }
 
 impl fmt::Display for TravelTo {
@@ -54,6 +61,8 @@ impl fmt::Display for TravelTo {
             Self::Time(millis) => write!(f, "@{}", time_text(*millis)),
             Self::Appended { from, to: Some(to), .. } => write!(f, "@{from}..{to}"),
             Self::Appended { from, to: None, .. } => write!(f, "@{from}.."),
+            Self::Changed { from, to: Some(to) } => write!(f, "@changes {from}..{to}"),
+            Self::Changed { from, to: None } => write!(f, "@changes {from}.."),
         }
     }
 }
@@ -66,6 +75,7 @@ impl TravelTo {
             Self::Appended { from, .. } => {
                 Self::Appended { from: *from, to: Some(snapshot), schema: Some(schema) }
             }
+            Self::Changed { from, .. } => Self::Changed { from: *from, to: Some(snapshot) },
             _ => Self::Pinned { snapshot, schema },
         }
     }
@@ -173,6 +183,10 @@ pub fn pin(metadata: &TableMetadata, table: &str, at: &TravelTo) -> Result<Pinne
             named(name, found.ok_or_else(|| unknown_reference(metadata, table, name))?)
         }
         TravelTo::Time(millis) => past(at_time(metadata, table, *millis)?),
+        TravelTo::Changed { .. } => Err(Error::config(format!(
+            "table {table} is an Iceberg table, which has no change data feed; incremental() without changes=True reads \
+             its appended rows"
+        ))),
         TravelTo::Appended { from, to, schema } => {
             let last = match to {
                 Some(id) => by_id(metadata, table, *id)?,

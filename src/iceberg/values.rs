@@ -41,7 +41,8 @@ pub struct KnownColumn {
     pub name: String,
     /// Its type there.
     pub data_type: DataType,
-    /// Whether no file stores it: `lower` has the values, null among them.
+    /// Whether `lower` has the values of files that do not store it, null among them; None of a file
+    /// that does.
     pub is_constant: bool,
     /// No value is less, NaN aside.
     pub lower: Vec<Option<ScalarValue>>,
@@ -250,7 +251,9 @@ impl FileValues {
             };
             if known.is_constant {
                 add(Role::Constant, column(&known.lower)?);
-                add(Role::Fixed, Arc::new(BooleanArray::from(vec![Some(true); files])));
+                let fixed: BooleanArray =
+                    known.lower.iter().map(|value| value.as_ref().map(|_| true)).collect();
+                add(Role::Fixed, Arc::new(fixed));
             }
             add(Role::Lower, column(&known.lower)?);
             add(Role::Upper, column(&known.upper)?);

@@ -18,7 +18,7 @@ use crate::catalog::TableOptions;
 use crate::iceberg::TravelTo;
 use crate::query::parse_predicate;
 use crate::session::{FunctionInfo, LakeOrigin, LakeSource, Session, SessionOptions, TableInfo};
-use crate::storage::{CacheOptions, ForeignCredentials, StoreAccess};
+use crate::storage::{CacheOptions, ForeignCredentials, StorageOptions, StoreAccess};
 
 /// A table of a session: name, kind, files, bytes, rows, and files left out with the reason.
 type TableRow =
@@ -172,9 +172,18 @@ impl PySession {
         self.session.tables().into_iter().map(row).collect()
     }
 
-    /// Registers an Iceberg catalog by pyiceberg's properties.
-    fn register_catalog(&self, name: &str, properties: BTreeMap<String, String>) -> PyResult<()> {
-        at_once(|| self.session.register_catalog(name, properties))
+    /// Registers a catalog by pyiceberg's properties. `storage_options` is JSON, for the stores of Delta
+    /// tables.
+    #[pyo3(signature = (name, properties, storage_options="{}"))]
+    fn register_catalog(
+        &self,
+        name: &str,
+        properties: BTreeMap<String, String>,
+        storage_options: &str,
+    ) -> PyResult<()> {
+        let malformed = |error| to_py(Error::config(format!("bad storage options: {error}")));
+        let options: StorageOptions = serde_json::from_str(storage_options).map_err(malformed)?;
+        at_once(|| self.session.register_catalog(name, properties, options))
     }
 
     /// The names of the registered catalogs.

@@ -10,23 +10,27 @@ use crate::catalog::{TableOptions, open_delta};
 use crate::delta::{Commit, DataFile, DeltaTable, TablePlace, commits, load};
 use crate::formats::TableMetadata;
 use crate::iceberg::TravelTo;
-use crate::storage::{Location, OpenedPaths, StoreAccess};
+use crate::iceberg::catalog::DeltaPlace;
+use crate::storage::{Location, OpenedPaths};
 use crate::{Error, Result};
 
-/// The metadata tables of a Delta table.
-const KINDS: &[&str] = &["history", "files"];
+/// The metadata table of a table's commits.
+const HISTORY: &str = "history";
+
+/// Returns true if Delta tables have a metadata table of this name.
+pub(super) fn is_delta_kind(kind: &str) -> bool {
+    [HISTORY, "files"].contains(&kind)
+}
 
 impl Session {
-    /// Reads the log of the table at a location, and pins a version.
+    /// Reads the log of the table at a place, and pins a version.
     pub(super) async fn load_delta(
         &self,
         name: &str,
-        location: &str,
-        access: &StoreAccess,
+        place: &DeltaPlace,
         source: &LakeSource,
     ) -> Result<Lake> {
-        let opened = access.open_paths(&[location.to_owned()]).await?;
-        let place = place_of(&opened, location)?;
+        let (opened, place) = open(place).await?;
         let (spec, values) =
             load(&opened.store, &place, name, &source.at, source.scan_filter.clone()).await?;
         let table = DeltaTable::try_new(spec, values)?;
@@ -43,7 +47,7 @@ impl Session {
     /// `events$history`.
     pub(super) fn is_delta_metadata(&self, name: &str) -> bool {
         let Some((table, kind)) = name.rsplit_once('$') else { return false };
-        KINDS.contains(&kind) && self.delta_source(table).is_some()
+        is_delta_kind(kind) && self.delta_source(table).is_some()
     }
 
     /// The rows of a metadata table; None where the name is none of one.
@@ -53,35 +57,72 @@ impl Session {
         at: &TravelTo,
     ) -> Result<Option<Registered>> {
         let Some((table, kind)) = name.rsplit_once('$') else { return Ok(None) };
-        let Some((source, location, access)) = self.delta_source(table) else { return Ok(None) };
+        if !is_delta_kind(kind) {
+            return Ok(None);
+        }
+        let Some(source) = self.delta_source(table) else { return Ok(None) };
+        let source = LakeSource { at: at.clone(), ..source };
+        self.delta_rows(table, kind, &source).await.map(Some)
+    }
+
+    /// The rows of a metadata table of a Delta table.
+    pub(super) async fn delta_rows(
+        &self,
+        table: &str,
+        kind: &str,
+        source: &LakeSource,
+    ) -> Result<Registered> {
+        let Some(place) = self.delta_place(&source.origin).await? else {
+            return Err(Error::config(format!("{:?} is no Delta table", source.origin)));
+        };
         let columns = match kind {
-            "history" => {
-                let opened = access.open_paths(std::slice::from_ref(&location)).await?;
-                let place = place_of(&opened, &location)?;
+            HISTORY => {
+                let (opened, place) = open(&place).await?;
                 history(&commits(&opened.store, &place, table).await?)
             }
-            "files" => {
-                let source = LakeSource { at: at.clone(), ..source };
-                let lake = self.load_delta(table, &location, &access, &source).await?;
-                files(&lake)?
-            }
-            _ => return Ok(None),
+            _ => files(&self.load_delta(table, &place, source).await?)?,
         };
         let (schema, batch) = batch_of(columns)?;
-        Registered::of_batches(schema, vec![batch]).map(Some)
+        Registered::of_batches(schema, vec![batch])
     }
 
     /// Where a registered Delta table comes from.
-    fn delta_source(&self, table: &str) -> Option<(LakeSource, String, StoreAccess)> {
+    fn delta_source(&self, table: &str) -> Option<LakeSource> {
         let key = (TABLE_SCHEMA.to_owned(), table.to_owned());
-        let Some(Registered::Lake(lake)) = self.registered(&key) else { return None };
-        let source = lake.source.clone()?;
-        match &source.origin {
-            LakeOrigin::Delta { location, access } => {
-                let (location, access) = (location.clone(), access.clone());
-                Some((source, location, access))
+        match self.registered(&key) {
+            Some(Registered::Lake(lake)) if matches!(lake.access, LakeAccess::Delta(_)) => {
+                lake.source.clone()
             }
             _ => None,
+        }
+    }
+
+    /// Returns true if an origin is one of Delta tables alone.
+    pub(super) fn keeps_delta(&self, origin: &LakeOrigin) -> bool {
+        match origin {
+            LakeOrigin::Delta { .. } => true,
+            LakeOrigin::Catalog { catalog, .. } => {
+                self.catalog(catalog).is_ok_and(|catalog| catalog.keeps_delta())
+            }
+            LakeOrigin::Registered { .. } | LakeOrigin::Path { .. } => false,
+        }
+    }
+
+    /// The place of a Delta table, for which a catalog is asked; None where the origin is one of
+    /// Iceberg tables.
+    pub(super) async fn delta_place(&self, origin: &LakeOrigin) -> Result<Option<DeltaPlace>> {
+        match origin {
+            LakeOrigin::Delta { location, access } => {
+                Ok(Some(DeltaPlace { location: location.clone(), access: access.clone() }))
+            }
+            LakeOrigin::Catalog { catalog, namespace, table } => {
+                let catalog = self.catalog(catalog)?;
+                match catalog.keeps_delta() {
+                    true => catalog.delta_place(namespace, table).await.map(Some),
+                    false => Ok(None),
+                }
+            }
+            LakeOrigin::Registered { .. } | LakeOrigin::Path { .. } => Ok(None),
         }
     }
 
@@ -95,6 +136,13 @@ impl Session {
         let source = LakeSource { origin, at: TravelTo::Current, scan_filter: None };
         Ok(Registered::Lake(Arc::new(self.load_lake(path, &source).await?)))
     }
+}
+
+/// Opens the store of a table's directory.
+async fn open(place: &DeltaPlace) -> Result<(OpenedPaths, TablePlace)> {
+    let opened = place.access.open_paths(std::slice::from_ref(&place.location)).await?;
+    let directory = place_of(&opened, &place.location)?;
+    Ok((opened, directory))
 }
 
 /// The directory of a table.

@@ -7,6 +7,7 @@ use std::sync::{Arc, PoisonError};
 use object_store::ObjectStore;
 use serde::{Deserialize, Serialize};
 
+use super::delta::is_delta_kind;
 use super::metadata_tables;
 use super::registered::{Registered, TableKey};
 use super::registry::Session;
@@ -15,7 +16,7 @@ use crate::formats::{PinnedVersion, TableFiles, TableMetadata};
 use crate::iceberg::catalog::{IcebergCatalog, LoadedTable, StorageAccess, load_metadata};
 use crate::iceberg::{LakeTable, TravelTo, load};
 use crate::query::LakeName;
-use crate::storage::StoreAccess;
+use crate::storage::{StorageOptions, StoreAccess};
 use crate::{Error, ErrorKind, Result, list_names, suggestion};
 
 /// Where an Iceberg or Delta table comes from: enough to ask for it again.
@@ -149,17 +150,23 @@ impl Lake {
 }
 
 impl Session {
-    /// Registers a catalog, replacing an earlier one of that name. Connects to nothing.
+    /// Registers a catalog, replacing an earlier one of that name. Connects to nothing. `options` are
+    /// those of the stores of Delta tables.
     ///
     /// # Errors
     /// `Config` for a name that is no SQL identifier, an unknown type and malformed properties.
-    pub fn register_catalog(&self, name: &str, properties: BTreeMap<String, String>) -> Result<()> {
+    pub fn register_catalog(
+        &self,
+        name: &str,
+        properties: BTreeMap<String, String>,
+        options: StorageOptions,
+    ) -> Result<()> {
         if name.trim().is_empty() || name.contains('.') {
             return Err(Error::config(format!(
                 "the catalog name {name:?} must be one word without a dot"
             )));
         }
-        let catalog = Arc::new(IcebergCatalog::try_new(name, properties)?);
+        let catalog = Arc::new(IcebergCatalog::try_new(name, properties)?.with_options(options));
         let mut catalogs = self.catalogs.write().unwrap_or_else(PoisonError::into_inner);
         catalogs.insert(name.to_owned(), Some(catalog));
         Ok(())
@@ -190,7 +197,7 @@ impl Session {
                 Err(Error::new(
                     ErrorKind::TableNotFound,
                     format!(
-                        "no Iceberg catalog {name:?} is registered{}; registered are {}",
+                        "no catalog {name:?} is registered{}; registered are {}",
                         suggestion(name, names.iter().copied()),
                         if names.is_empty() { "none".to_owned() } else { list_names(&names) }
                     ),
@@ -231,6 +238,9 @@ impl Session {
         let Some(kind) = metadata_table else {
             return Ok(Registered::Lake(Arc::new(self.load_lake(&name.key, &source).await?)));
         };
+        if is_delta_kind(&kind) && self.keeps_delta(&source.origin) {
+            return self.delta_rows(&name.key, &kind, &source).await;
+        }
         if !metadata_tables::is_known(&kind)
             && let LakeOrigin::Catalog { catalog, namespace, .. } = &source.origin
             && let Some(whole) = name.parts.last()
@@ -305,8 +315,8 @@ impl Session {
     }
 
     pub(super) async fn load_lake(&self, name: &str, source: &LakeSource) -> Result<Lake> {
-        if let LakeOrigin::Delta { location, access } = &source.origin {
-            return self.load_delta(name, location, access, source).await;
+        if let Some(place) = self.delta_place(&source.origin).await? {
+            return self.load_delta(name, &place, source).await;
         }
         let loaded = self.load_table(source).await?;
         let store: Arc<dyn ObjectStore> = loaded.store.clone();

@@ -386,7 +386,7 @@ impl Session {
         let catalogs = match catalogs.is_empty() {
             true => String::new(),
             false => format!(
-                "; Iceberg catalogs are {}{}",
+                "; catalogs are {}{}",
                 list_names(&catalogs.iter().map(String::as_str).collect::<Vec<_>>()),
                 suggestion(first, catalogs.iter().map(String::as_str)),
             ),

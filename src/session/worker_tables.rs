@@ -19,7 +19,7 @@ use super::worker_plan::WorkerPlan;
 use crate::catalog::{FilesSpec, open_delta, open_lake};
 use crate::delta::{DeltaSpec, DeltaTable};
 use crate::formats::{Outline, Scans, TableFile, TableFiles};
-use crate::iceberg::catalog::StorageAccess;
+use crate::iceberg::catalog::{StorageAccess, UnityCredentials};
 use crate::iceberg::{FileValues, LakeSpec, LakeTable};
 use crate::query::Moment;
 use crate::storage::{Foreign, StoreAccess};
@@ -244,8 +244,11 @@ pub(super) struct WorkerDelta {
     spec: DeltaSpec,
     values: usize,
     access: StoreAccess,
-    /// Who is asked for credentials.
+    /// Who is asked for credentials, where it is a function of the user's.
     credentials: Option<usize>,
+    /// Who is asked for credentials, where it is a catalog.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    unity: Option<UnityCredentials>,
     /// The file system.
     files: Option<usize>,
     kept: Option<KeptFiles>,
@@ -262,12 +265,15 @@ impl WorkerDelta {
             return Err(Error::config("a Delta table lost its version"));
         };
         let spec = kept.map_or_else(|| table.spec().clone(), |kept| table.spec().narrowed(kept));
-        let (credentials, system) = (access.credentials.clone(), access.files.clone());
+        let unity = access.credentials.as_deref().and_then(UnityCredentials::of).cloned();
+        let credentials = access.credentials.clone().filter(|_| unity.is_none());
+        let system = access.files.clone();
         Ok(Self {
             spec,
             values: push_values(table.values_batch(), kept, worker)?,
             access: access.clone(),
             credentials: credentials.map(|from| worker.ship(Foreign::Credentials(from))),
+            unity,
             files: system.map(|files| worker.ship(Foreign::Files(files))),
             kept: kept.map(|kept| KeptFiles::of(files, kept, worker)),
         })
@@ -277,6 +283,9 @@ impl WorkerDelta {
         let mut access = self.access;
         if let Some(index) = self.credentials {
             access.credentials = Some(worker.foreign(index)?.credentials()?);
+        }
+        if let Some(unity) = self.unity {
+            access.credentials = Some(Arc::new(unity));
         }
         if let Some(index) = self.files {
             access.files = Some(worker.foreign(index)?.files()?);

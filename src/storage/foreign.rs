@@ -23,6 +23,16 @@ pub trait ForeignCredentials: Any + Send + Sync {
     /// The function's name, for errors.
     fn name(&self) -> String;
 
+    /// Who it is, as the beginning of a sentence.
+    fn describe(&self) -> String {
+        format!("credential_provider {}", self.name())
+    }
+
+    /// Returns true if it is asked only where options name no credentials.
+    fn is_fallback(&self) -> bool {
+        false
+    }
+
     /// Options of the store at `url` in any vocabulary, and under `expires_at_ms` when they end, in
     /// milliseconds since 1970-01-01 UTC, where that is known.
     ///

@@ -14,6 +14,7 @@ use super::aliases::{GOOGLE_TOKEN, PROFILE, store_name, translate};
 use super::foreign::{ForeignCredentials, ForeignFiles, opener};
 use super::foreign_store::ForeignStore;
 use super::location::{Location, Scheme};
+use super::options::is_credential;
 use super::properties::Secret;
 use super::scoped::{Account, ScopedStore};
 use super::scopes::{Scope, StorageOptions, flat, merged};
@@ -144,11 +145,13 @@ impl StoreAccess {
 
     async fn open_scope(&self, location: &Location, scope: Scope) -> Result<Account> {
         let Scope { prefix, options } = scope;
-        let Some(credentials) = &self.credentials else {
+        let scheme = location.scheme();
+        let names_own = || options.keys().any(|name| is_credential(scheme, name));
+        let asked = self.credentials.as_ref().filter(|from| !(from.is_fallback() && names_own()));
+        let Some(credentials) = asked else {
             let store = open_with(location, &options, None)?;
             return Ok(Account { prefix, store, credential_cache: None, secrets: options });
         };
-        let scheme = location.scheme();
         if matches!(scheme, Scheme::Local | Scheme::Http) {
             return Err(Error::config(format!(
                 "{} take no credential_provider; pass headers as storage_options for HTTP",
@@ -160,7 +163,7 @@ impl StoreAccess {
             true => format!("{root}/"),
             false => format!("{root}/{prefix}/"),
         };
-        let name = credentials.name();
+        let who = credentials.describe();
         let asked = Arc::new(Asked { credentials: Arc::clone(credentials), url, scheme });
         let first = asked.refresh().await?;
         let (answer, expires_at_ms) = parsed(scheme, &first.properties)?;
@@ -168,13 +171,12 @@ impl StoreAccess {
         let (secret, rest) = split(scheme, given);
         if expires_at_ms.is_some_and(|end| Utc::now().timestamp_millis() >= end) {
             return Err(Error::storage(format!(
-                "credential_provider {name} gave credentials for {root} that have already ended \
-                 (expires_at)"
+                "{who} gave credentials for {root} that have already ended (expires_at)"
             )));
         }
         if secret.is_none() && expires_at_ms.is_some() {
             return Err(Error::config(format!(
-                "credential_provider {name} gave expires_at and none of the credentials for {} that can be \
+                "{who} gave expires_at and none of the credentials for {} that can be \
                  renewed: {}",
                 store_name(scheme),
                 renewable(scheme),
@@ -245,8 +247,8 @@ impl Refresh for Asked {
         let (options, _) = parsed(self.scheme, &properties)?;
         if options.contains_key(PROFILE) {
             return Err(Error::config(format!(
-                "credential_provider {} names a profile; pass it as storage_options, or give its keys",
-                self.credentials.name()
+                "{} names a profile; pass it as storage_options, or give its keys",
+                self.credentials.describe()
             )));
         }
         Ok(AccessConfig { properties, credentials: Vec::new() })

@@ -13,7 +13,13 @@ from tensorquery.errors import ConfigError
 from tensorquery.sql.credentials import CredentialProvider, Credentials
 from tensorquery.sql.file_tables import check_name
 from tensorquery.sql.filters.pyiceberg_expression import to_scan_filter
-from tensorquery.sql.iceberg import time_travel
+from tensorquery.sql.iceberg import (
+    catalog_name,
+    catalog_place,
+    name_parts,
+    string_properties,
+    time_travel,
+)
 from tensorquery.sql.storage import open_filesystem, plain_options, takes_credentials
 
 if TYPE_CHECKING:
@@ -28,6 +34,47 @@ class DeltaTables:
     _core: _core.Session
     _storage_options: dict[str, Any]
     _credentials: Credentials | None
+
+    def register_unity(
+        self,
+        name: str,
+        properties: Mapping[str, Any],
+        *,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Register a Unity Catalog: its Delta tables are then ``name.schema.table`` in SQL.
+
+        Nothing is asked of the catalog before a query names a table. Versions are pinned and named as with `register_delta`.
+        The catalog gives credentials for the files of each table, which are renewed before they end, and when a store says
+        that they have ended; worker processes ask for their own. `list_iceberg` lists schemas and tables. A name that is
+        registered already is replaced.
+
+        Args:
+            name: The catalog's name in SQL: one word.
+            properties: ``uri`` (the server's address) and ``token``; or ``credential`` ("id:secret" of an OAuth2 client)
+                with ``oauth2-server-uri`` and ``scope``; ``catalog``: the catalog's name on the server, where it is
+                another one than `name`; ``header.*``. They are in docs/delta.md.
+            storage_options: Options of the object stores of the tables (``region``, ``endpoint_url``, …). Credentials among
+                them are used instead of those that the catalog gives.
+
+        Raises:
+            ConfigError: A property is missing, unknown or malformed.
+
+        Examples:
+            >>> from tensorquery import Session
+            >>> session = Session()
+            >>> session.register_unity("main", {"uri": "https://unity.example.com", "token": "…"})
+            >>> session.catalogs
+            ['main']
+        """
+        found = string_properties(properties)
+        kind = found.setdefault("type", "unity")
+        if kind != "unity":
+            raise ConfigError(
+                f"type={kind!r} is no Unity Catalog; register it with session.register_iceberg"
+            )
+        options = json.dumps(plain_options(storage_options))
+        self._core.register_catalog(catalog_name(name), found, options)
 
     def register_delta(
         self,
@@ -49,7 +96,8 @@ class DeltaTables:
 
         Args:
             name: The table's name in SQL; an earlier table of that name is replaced.
-            location: The table's directory, on disk or in an object store.
+            location: The table's directory, on disk or in an object store; or ``catalog.schema.table`` of a Unity Catalog that
+                `register_unity` registered.
             version: Read this version; None reads the newest.
             timestamp: Read the version that was current then; a time without an offset is UTC.
             scan_filter: SQL: files that cannot hold a row of it are left out, and no other filter leaves files out. It does
@@ -76,6 +124,15 @@ class DeltaTables:
         if not isinstance(location, (str, os.PathLike)) or not os.fspath(location):
             raise ConfigError(f"location={location!r} must be the directory of a Delta table")
         place = check_text("location", os.fsdecode(location))
+        own = (storage_options, credential_provider, filesystem)
+        parts = name_parts(place) if "/" not in place else []
+        if len(parts) > 2 and parts[0] in self._core.catalogs() and own == (None, None, None):
+            origin = {"Catalog": catalog_place(parts)}
+            predicate = to_scan_filter(scan_filter)
+            self._core.register_iceberg_table(
+                check_name(name), json.dumps(origin), json.dumps(at), predicate
+            )
+            return
         credentials = None if credential_provider is None else Credentials(credential_provider)
         own_options, files = plain_options(storage_options), None
         if filesystem is not None:

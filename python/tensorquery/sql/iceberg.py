@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 __all__ = [
     "IcebergTables",
     "SnapshotChange",
+    "catalog_name",
+    "catalog_place",
     "is_iceberg_name",
     "name_parts",
     "register_from_config",
@@ -77,7 +79,7 @@ class IcebergTables(ABC):
             >>> session.catalogs
             ['lake']
         """
-        self._core.register_catalog(_catalog_name(name), string_properties(properties))
+        self._core.register_catalog(catalog_name(name), string_properties(properties))
 
     def register_iceberg_table(
         self,
@@ -120,14 +122,14 @@ class IcebergTables(ABC):
 
     @property
     def catalogs(self) -> list[str]:
-        """The names of the registered Iceberg catalogs."""
+        """The names of the registered catalogs: Iceberg's, and Unity Catalogs."""
         return self._core.catalogs()
 
     def list_iceberg(self, name: str) -> list[str]:
         """List what a catalog or a namespace holds; loads no table.
 
         Args:
-            name: A catalog, or a namespace in one: ``lake`` or ``lake.ns``.
+            name: A catalog (also a Unity Catalog), or a namespace in one: ``lake`` or ``lake.ns``.
 
         Returns:
             Full names: namespaces first, each with a dot behind it, then tables. A name that contains a dot is in
@@ -150,7 +152,7 @@ class IcebergTables(ABC):
         """Where a table is, as the core wants it."""
         parts = name_parts(table)
         if len(parts) > 2 and parts[0] in self.catalogs and not properties:
-            return {"Catalog": _place(parts)}
+            return {"Catalog": catalog_place(parts)}
         if self._is_iceberg_table(table):
             return {"Registered": {"name": table}}
         if is_iceberg_path(table):
@@ -201,7 +203,7 @@ def register_from_config(
         raise ConfigError(
             f"table={table!r} lacks its namespace: write namespace.table, or catalog.namespace.table"
         )
-    catalog = _catalog_name(str(named or parts[0].replace(".", "_")))
+    catalog = catalog_name(str(named or parts[0].replace(".", "_")))
     session.register_iceberg(catalog, config)
     candidates = [parts]
     if len(parts) > 2:
@@ -211,7 +213,7 @@ def register_from_config(
     predicate = to_scan_filter(scan_filter)
     missing: TableNotFoundError | None = None
     for candidate in candidates:
-        origin = json.dumps({"Catalog": _place([catalog, *candidate])})
+        origin = json.dumps({"Catalog": catalog_place([catalog, *candidate])})
         try:
             session._core.register_iceberg_table(table, origin, at, predicate)
             return table
@@ -325,11 +327,17 @@ def string_properties(properties: Mapping[str, Any]) -> dict[str, str]:
     return found
 
 
-def _place(parts: Sequence[str]) -> dict[str, Any]:
+def catalog_place(parts: Sequence[str]) -> dict[str, Any]:
+    """A table of a catalog, as the core wants it."""
     return {"catalog": parts[0], "namespace": list(parts[1:-1]), "table": parts[-1]}
 
 
-def _catalog_name(name: str) -> str:
+def catalog_name(name: str) -> str:
+    """Check the name of a catalog.
+
+    Raises:
+        ConfigError: It is not one word without a dot.
+    """
     if not isinstance(name, str) or not name.strip() or "." in name:
         raise ConfigError(f"a catalog's name must be one word without a dot, got {name!r}")
     return name

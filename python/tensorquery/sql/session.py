@@ -12,6 +12,7 @@ from typing import Any
 from tensorquery import _core
 from tensorquery._util.logs import follow
 from tensorquery._util.options import (
+    check_bool,
     check_text,
     expanded_path,
     parse_bytes,
@@ -187,7 +188,14 @@ class Session(QuerySource):
         """
         return self.sql(f"SELECT * FROM {_core.quote_identifier(check_name(name))}")
 
-    def incremental(self, table: str, from_snapshot: int, to_snapshot: int | None = None) -> Query:
+    def incremental(
+        self,
+        table: str,
+        from_snapshot: int,
+        to_snapshot: int | None = None,
+        *,
+        changes: bool = False,
+    ) -> Query:
         """The rows that were appended to an Iceberg or Delta table after one snapshot or version, up to another.
 
         Rows that overwrites, updates, merges that change rows, and compactions wrote are not among them, and deletes are not
@@ -198,21 +206,27 @@ class Session(QuerySource):
                 `register_delta`, or the path of an Iceberg table's metadata file or directory.
             from_snapshot: Rows appended after it; an ancestor of `to_snapshot`.
             to_snapshot: Rows appended up to and including it; None: up to the current one.
+            changes: Read the change data feed of a Delta table instead: inserted, deleted and updated rows, with the
+                columns ``_change_type`` ("insert", "delete", "update_preimage", "update_postimage"), ``_commit_version``
+                and ``_commit_timestamp``.
 
         Returns:
             A lazy query over all columns.
 
         Raises:
-            ConfigError: A snapshot does not exist, has expired, or is no ancestor of the other.
+            ConfigError: A snapshot does not exist, has expired, or is no ancestor of the other; or the table kept no changes
+                at one of the versions (names it).
             TableNotFoundError: There is no such table.
         """
         check_snapshot("from_snapshot", from_snapshot)
         if to_snapshot is not None:
             check_snapshot("to_snapshot", to_snapshot)
-        name = f"{table} appended after {from_snapshot}"
+        check_bool("changes", changes)
+        kind = "changed" if changes else "appended"
+        name = f"{table} {kind} after {from_snapshot}"
         if to_snapshot is not None:
             name += f" up to {to_snapshot}"
-        at = {"appended": {"from": from_snapshot, "to": to_snapshot}}
+        at = {kind: {"from": from_snapshot, "to": to_snapshot}}
         origin = self._origin(table, {})
         self._core.register_iceberg_table(name, json.dumps(origin), json.dumps(at), None)
         query = self.table(name)

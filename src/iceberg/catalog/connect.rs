@@ -7,14 +7,26 @@ use std::sync::Arc;
 use async_trait::async_trait;
 
 use super::aws::{GlueClient, S3TablesClient};
+use super::error::not_found;
 use super::hive::HiveClient;
 use super::memory::MemoryClient;
 use super::properties::CatalogType;
 use super::registered::LoadedTable;
 use super::rest::RestClient;
 use super::sql::SqlClient;
+use super::unity::UnityClient;
 use crate::runtime::Runtimes;
+use crate::storage::{StorageOptions, StoreAccess};
 use crate::{Error, Result};
+
+/// The place of a Delta table, as its catalog told it.
+#[derive(Clone, Debug)]
+pub struct DeltaPlace {
+    /// The table's directory.
+    pub location: String,
+    /// How its store is reached, with credentials that the catalog gives.
+    pub access: StoreAccess,
+}
 
 /// A catalog, read-only. An unknown namespace or table is `TableNotFound`; only its name needs to
 /// be told, since the caller adds those that exist.
@@ -29,6 +41,11 @@ pub(super) trait Client: Send + Sync {
 
     /// A table as it is now.
     async fn load_table(&self, namespace: &[String], name: &str) -> Result<LoadedTable>;
+
+    /// The place of a Delta table as it is now.
+    async fn delta_place(&self, namespace: &[String], name: &str) -> Result<DeltaPlace> {
+        Err(not_found(namespace, name))
+    }
 }
 
 /// Reaches a catalog; runs on the threads for network I/O.
@@ -36,6 +53,7 @@ pub(super) async fn connect(
     kind: CatalogType,
     name: &str,
     properties: &BTreeMap<String, String>,
+    options: &StorageOptions,
 ) -> Result<Arc<dyn Client>> {
     Ok(match kind {
         CatalogType::Rest => Arc::new(RestClient::connect(properties).await?),
@@ -44,6 +62,7 @@ pub(super) async fn connect(
         CatalogType::Glue => Arc::new(GlueClient::try_new(properties)?),
         CatalogType::Hive => Arc::new(HiveClient::try_new(properties)?),
         CatalogType::S3Tables => Arc::new(S3TablesClient::try_new(properties)?),
+        CatalogType::Unity => Arc::new(UnityClient::try_new(name, properties, options)?),
     })
 }
 

@@ -15,6 +15,8 @@ pub(super) enum CatalogType {
     Hive,
     S3Tables,
     Memory,
+    /// Unity Catalog, whose tables are Delta's.
+    Unity,
 }
 
 /// Values that a user may write as `type`.
@@ -27,6 +29,7 @@ const TYPES: &[(&str, CatalogType)] = &[
     ("s3tables", CatalogType::S3Tables),
     ("in-memory", CatalogType::Memory),
     ("memory", CatalogType::Memory),
+    ("unity", CatalogType::Unity),
 ];
 
 /// Names that every catalog of pyiceberg takes and that change nothing for a reader.
@@ -70,7 +73,10 @@ pub(super) fn catalog_type(properties: &BTreeMap<String, String>) -> Result<Cata
         (CatalogType::Memory, Some(uri)) if !uri.ends_with(":memory:") => CatalogType::Sql,
         _ => kind,
     };
-    let needs_uri = matches!(kind, CatalogType::Rest | CatalogType::Sql | CatalogType::Hive);
+    let needs_uri = matches!(
+        kind,
+        CatalogType::Rest | CatalogType::Sql | CatalogType::Hive | CatalogType::Unity
+    );
     if needs_uri && uri.is_none() {
         return Err(Error::config(format!(
             "a catalog of type {:?} needs the property \"uri\"",
@@ -190,11 +196,23 @@ fn own_names(kind: CatalogType) -> &'static [&'static str] {
             "table_bucket_arn",
         ],
         CatalogType::Memory => &[],
+        CatalogType::Unity => &[
+            "audience",
+            "catalog",
+            "credential",
+            "oauth2-server-uri",
+            "resource",
+            "scope",
+            "token",
+        ],
     }
 }
 
 fn check_names(kind: CatalogType, properties: &BTreeMap<String, String>) -> Result<()> {
     let own = own_names(kind);
+    if kind == CatalogType::Unity {
+        return check_unity(properties, own);
+    }
     for name in properties.keys().map(String::as_str) {
         let unknown = |near: String| {
             let all: Vec<&str> = COMMON.iter().chain(own).copied().collect();
@@ -227,4 +245,19 @@ fn check_names(kind: CatalogType, properties: &BTreeMap<String, String>) -> Resu
         }
     }
     Ok(())
+}
+
+/// Options of stores do not stand among the properties of a Unity Catalog, and pyiceberg knows none.
+fn check_unity(properties: &BTreeMap<String, String>, own: &[&str]) -> Result<()> {
+    let is_known = |name: &str| {
+        own.contains(&name) || ["type", "uri"].contains(&name) || name.starts_with("header.")
+    };
+    let Some(name) = properties.keys().find(|name| !is_known(name)) else { return Ok(()) };
+    let all: Vec<&str> = ["uri"].iter().chain(own).copied().collect();
+    Err(Error::config(format!(
+        "unknown property {name:?} of a Unity Catalog{}; known are {}, and header.*; options of the stores of its \
+         files go with storage_options=",
+        suggestion(name, all.iter().copied()),
+        list_names(&all),
+    )))
 }

@@ -7,12 +7,12 @@ use std::sync::Arc;
 use iceberg::spec::TableMetadata;
 
 use super::access::StorageAccess;
-use super::connect::{Client, connect, on_io};
+use super::connect::{Client, DeltaPlace, connect, on_io};
 use super::error::dotted;
 use super::properties::{CatalogType, catalog_type, name_of};
 use crate::iceberg::Defaults;
 use crate::runtime::PerProcess;
-use crate::storage::{RoutedStore, note_secrets, redact, shown};
+use crate::storage::{RoutedStore, StorageOptions, note_secrets, redact, shown};
 use crate::{Error, ErrorKind, Result, list_names, suggestion};
 
 /// A catalog's name and properties, and the connection, made when it is first used and made again
@@ -28,12 +28,16 @@ use crate::{Error, ErrorKind, Result, list_names, suggestion};
 ///   commas). `s3tables`: `s3tables.warehouse` (the ARN of the table bucket), `s3tables.*`.
 /// - `in-memory` or `memory`: the tables that the properties name, `table.<namespace>.<name>` being
 ///   the location of a `metadata.json`.
+/// - `unity`: `uri`, `catalog` (the name on the server); `token` or `credential` as of `rest`;
+///   `header.*`. Its tables are Delta's.
 ///
 /// Without a type, the scheme of `uri` decides.
 pub struct IcebergCatalog {
     name: String,
     kind: CatalogType,
     properties: Arc<BTreeMap<String, String>>,
+    /// Of the stores of Delta tables.
+    options: Arc<StorageOptions>,
     client: PerProcess<Arc<dyn Client>>,
 }
 
@@ -65,9 +69,15 @@ impl IcebergCatalog {
         }
         note_secrets(&properties);
         let kind = catalog_type(&properties)?;
-        let (name, properties, client) =
-            (name.to_owned(), Arc::new(properties), PerProcess::default());
-        Ok(Self { name, kind, properties, client })
+        let (name, client) = (name.to_owned(), PerProcess::default());
+        let (properties, options) = (Arc::new(properties), Arc::default());
+        Ok(Self { name, kind, properties, options, client })
+    }
+
+    /// With the user's options of the stores of Delta tables.
+    #[must_use]
+    pub fn with_options(self, options: StorageOptions) -> Self {
+        Self { options: Arc::new(options), ..self }
     }
 
     /// The name it was registered with.
@@ -133,10 +143,35 @@ impl IcebergCatalog {
         .map_err(|error| self.describe(error))
     }
 
+    /// Returns true if its tables are Delta's.
+    pub fn keeps_delta(&self) -> bool {
+        self.kind == CatalogType::Unity
+    }
+
+    /// The place of a Delta table as it is now: asked for on every call.
+    ///
+    /// # Errors
+    ///
+    /// As [`load_table`](Self::load_table); `Config` for a table of another format, and for a view.
+    pub async fn delta_place(&self, namespace: &[String], name: &str) -> Result<DeltaPlace> {
+        let client = self.client().await?;
+        let (wanted, table) = (namespace.to_vec(), name.to_owned());
+        on_io(async move {
+            match client.delta_place(&wanted, &table).await {
+                Err(error) if error.kind() == ErrorKind::TableNotFound => {
+                    Err(with_candidates(&*client, &wanted, &table, error).await)
+                }
+                other => other,
+            }
+        })
+        .await
+        .map_err(|error| self.describe(error))
+    }
+
     async fn client(&self) -> Result<Arc<dyn Client>> {
         let (kind, name) = (self.kind, self.name.clone());
-        let properties = Arc::clone(&self.properties);
-        let connect = on_io(async move { connect(kind, &name, &properties).await });
+        let (properties, options) = (Arc::clone(&self.properties), Arc::clone(&self.options));
+        let connect = on_io(async move { connect(kind, &name, &properties, &options).await });
         self.client.get_or_make(connect).await.map_err(|error| self.describe(error))
     }
 

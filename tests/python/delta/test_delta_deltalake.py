@@ -81,6 +81,22 @@ def test_the_second_judge_agrees_on_the_tables_of_spark():
         assert_same(session.sql("SELECT * FROM t").to_arrow(), of_deltalake(place))
 
 
+# The others use features that it does not read, or polars fails at their partitions and paths.
+OF_POLARS = ("dml", "parts", "clustered", "changes")
+
+
+@pytest.mark.slow
+def test_polars_agrees_on_the_tables_that_it_reads():
+    polars = pytest.importorskip("polars")
+    for name in OF_POLARS:
+        place = fixtures.open_fixture(name)
+        session = tq.Session()
+        session.register_delta("t", place)
+        found = session.sql("SELECT * FROM t").to_arrow()
+        expected = polars.read_delta(place).to_arrow().select(found.schema.names)
+        assert_same(found, expected.cast(found.schema))
+
+
 def test_a_state_names_the_version_and_a_resumed_run_reads_it(table):
     options = {"batch_size": 4, "shuffle": True, "columns": ["id"]}
     loader, _ = tq.create_dataloader(path=table, **options)

@@ -61,11 +61,11 @@ def _unpack():
                         whole.rename(path)
                     if path.parent.name == "_delta_log":
                         time = _time_of(name, path, entry)
-                        os.utime(path, (time, time))
+                        os.utime(path, ns=(time, time))
 
 
 def _time_of(name, path, entry):
-    """Seconds since 1970 of a file of a log: a commit's time to the millisecond, which archives do not hold."""
+    """Nanoseconds since 1970 of a file of a log: a commit's time to the millisecond, which archives do not hold."""
     digits = path.name.split(".")[0]
     millis = INDEX[name]["times"].get(str(int(digits))) if digits.isdigit() else None
-    return entry.mtime if millis is None else millis / 1000
+    return round(entry.mtime * 1000) * 1_000_000 if millis is None else millis * 1_000_000

@@ -211,6 +211,8 @@ def test_a_snapshot_that_is_no_ancestor_is_named():
     now = fixtures.versions("rolled_back")["now"]["snapshot_id"]
     with pytest.raises(tq.TensorQueryError, match=str(abandoned)):
         tq.Session().incremental(fixtures.open_fixture("rolled_back"), abandoned, now).to_arrow()
+    with pytest.raises(tq.ConfigError, match="is an Iceberg table, which has no change data feed"):
+        tq.Session().incremental(fixtures.open_fixture("rolled_back"), now, changes=True)
 
 
 # ------------------------------------------------------------------------------------------------

@@ -159,8 +159,7 @@ impl RestClient {
         encode(&namespace.join(&self.inner.separator))
     }
 
-    /// The page size to send with every page, if the user wants one. A server that knows pages
-    /// begins them with an empty token.
+    /// The page size to send with every page, if the user wants one.
     fn page_size(&self) -> Option<&str> {
         self.inner.properties.get("rest-page-size").map(String::as_str)
     }
@@ -169,39 +168,52 @@ impl RestClient {
     async fn pages<T: DeserializeOwned>(
         &self,
         url: &str,
-        mut take: impl FnMut(T) -> Option<String>,
+        take: impl FnMut(T) -> Option<String>,
     ) -> Result<(), Refusal> {
-        let mut token: Option<String> = None;
-        let mut seen = HashSet::new();
-        let mut bytes = 0;
-        loop {
-            // A server that pages without end is none to wait for.
-            let checked = CATALOG_PAGES
-                .check(seen.len() as u64 + 1, "the catalog's listing has")
-                .and_then(|()| CATALOG_ANSWER.check(bytes, "the catalog's listing has"));
-            checked.map_err(|error| error.with_context("url", plain(url)))?;
-            let sign = if url.contains('?') { '&' } else { '?' };
-            let page = match (&token, self.page_size()) {
-                (None, None) => url.to_owned(),
-                (token, size) => {
-                    let token = encode(token.as_deref().unwrap_or_default());
-                    let size = size.map(|size| format!("&pageSize={}", encode(size)));
-                    format!("{url}{sign}pageToken={token}{}", size.unwrap_or_default())
-                }
-            };
-            let body = self.get(&page).await?;
-            bytes += body.len() as u64;
-            let next = take(parse(&body, &page)?);
-            match next.filter(|next| !next.is_empty()) {
-                None => return Ok(()),
-                // A server that repeats a page would do so forever.
-                Some(next) if !seen.insert(next.clone()) => {
-                    return Err(Error::storage("the catalog gave the same page twice")
-                        .with_context("url", plain(url))
-                        .into());
-                }
-                next => token = next,
+        // A server that knows pages begins them with an empty token.
+        let first = self.page_size().map(|_| String::new());
+        let size = self.page_size().map(|size| format!("&pageSize={}", encode(size)));
+        let size = size.unwrap_or_default();
+        let page = |token: &str| format!("pageToken={}{size}", encode(token));
+        all_pages(&self.inner.http, url, first, page, take).await
+    }
+}
+
+/// All pages of a listing: `page` makes a part of the query from the token of a page, and `take` finds
+/// the next one in an answer.
+pub(in super::super) async fn all_pages<T: DeserializeOwned>(
+    http: &Http,
+    url: &str,
+    first: Option<String>,
+    page: impl Fn(&str) -> String,
+    mut take: impl FnMut(T) -> Option<String>,
+) -> Result<(), Refusal> {
+    let mut token = first;
+    let mut seen = HashSet::new();
+    let mut bytes = 0;
+    loop {
+        // A server that pages without end is none to wait for.
+        let checked = CATALOG_PAGES
+            .check(seen.len() as u64 + 1, "the catalog's listing has")
+            .and_then(|()| CATALOG_ANSWER.check(bytes, "the catalog's listing has"));
+        checked.map_err(|error| error.with_context("url", plain(url)))?;
+        let sign = if url.contains('?') { '&' } else { '?' };
+        let asked = match &token {
+            None => url.to_owned(),
+            Some(token) => format!("{url}{sign}{}", page(token)),
+        };
+        let body = http.get(&asked).await?;
+        bytes += body.len() as u64;
+        let next = take(parse(&body, &asked)?);
+        match next.filter(|next| !next.is_empty()) {
+            None => return Ok(()),
+            // A server that repeats a page would do so forever.
+            Some(next) if !seen.insert(next.clone()) => {
+                return Err(Error::storage("the catalog gave the same page twice")
+                    .with_context("url", plain(url))
+                    .into());
             }
+            next => token = next,
         }
     }
 }
@@ -250,10 +262,10 @@ impl Client for RestClient {
 }
 
 /// Parses an answer.
-pub(super) fn parse<T: DeserializeOwned>(body: &[u8], url: &str) -> Result<T> {
+pub(in super::super) fn parse<T: DeserializeOwned>(body: &[u8], url: &str) -> Result<T> {
     let parsed = check_json(body).map_err(|error| error.message().to_owned()).and_then(|()| {
         let parsed = serde_json::from_slice(body);
-        parsed.map_err(|error| format!("the answer is none of an Iceberg REST catalog: {error}"))
+        parsed.map_err(|error| format!("the answer is none of a REST catalog: {error}"))
     });
     parsed.map_err(|what| Error::storage(what).with_context("url", plain(url)))
 }

@@ -31,7 +31,7 @@ const SHOWN: usize = 1000;
 const ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
 /// Sends requests with the headers and the authorization of a catalog's properties.
-pub(super) struct Http {
+pub(in crate::iceberg::catalog) struct Http {
     client: Client,
     headers: HeaderMap,
     auth: Arc<Auth>,
@@ -40,7 +40,7 @@ pub(super) struct Http {
 }
 
 /// A server's answer that is not the expected one.
-pub(super) enum Refusal {
+pub(in crate::iceberg::catalog) enum Refusal {
     /// 404; whether the server says that it is the namespace which is unknown.
     NotFound {
         is_namespace: bool,
@@ -67,11 +67,15 @@ impl From<Error> for Refusal {
     }
 }
 
-/// The body of an error (`ErrorModel` of the specification).
+/// The body of an error (`ErrorModel` of the specification), or that of a Unity Catalog.
 #[derive(Default, Deserialize)]
 struct ErrorBody {
     #[serde(default)]
     error: ErrorModel,
+    #[serde(default)]
+    message: String,
+    #[serde(default)]
+    error_code: String,
 }
 
 #[derive(Default, Deserialize)]
@@ -86,7 +90,9 @@ impl Http {
     /// # Errors
     ///
     /// `Config`, for a malformed header and for authorization that contradicts itself.
-    pub(super) fn try_new(properties: &BTreeMap<String, String>) -> Result<Self> {
+    pub(in crate::iceberg::catalog) fn try_new(
+        properties: &BTreeMap<String, String>,
+    ) -> Result<Self> {
         note_secrets(properties);
         let client = client_builder()
             .connect_timeout(CONNECT_TIMEOUT)
@@ -113,11 +119,24 @@ impl Http {
     }
 
     /// The JSON at a URL.
-    pub(super) async fn get(&self, url: &str) -> Result<Vec<u8>, Refusal> {
+    pub(in crate::iceberg::catalog) async fn get(&self, url: &str) -> Result<Vec<u8>, Refusal> {
+        self.ask(url, None).await
+    }
+
+    /// The answer to a question that changes nothing, and so may be sent twice.
+    pub(in crate::iceberg::catalog) async fn post(
+        &self,
+        url: &str,
+        json: &str,
+    ) -> Result<Vec<u8>, Refusal> {
+        self.ask(url, Some(json)).await
+    }
+
+    async fn ask(&self, url: &str, json: Option<&str>) -> Result<Vec<u8>, Refusal> {
         let mut tries = Tries::default();
         let mut is_renewed = false;
         loop {
-            let (request, token) = self.request(url).await?;
+            let (request, token) = self.request(url, json).await?;
             let answer = match sent(&self.client, request, url).await? {
                 Ok(response) if response.status().is_success() => {
                     let read = whole(response, &CATALOG_ANSWER).await;
@@ -145,7 +164,11 @@ impl Http {
         }
     }
 
-    async fn request(&self, url: &str) -> Result<(RequestBuilder, Option<String>)> {
+    async fn request(
+        &self,
+        url: &str,
+        json: Option<&str>,
+    ) -> Result<(RequestBuilder, Option<String>)> {
         let (headers, token) = self.auth.headers(&self.client, url).await?;
         let mut all = self.headers.clone();
         for (name, value) in &headers {
@@ -154,19 +177,28 @@ impl Http {
                 all.insert(name.clone(), value.clone());
             }
         }
-        Ok((self.client.get(url).headers(all), token))
+        let request = match json {
+            None => self.client.get(url),
+            Some(json) => {
+                all.insert("content-type", HeaderValue::from_static("application/json"));
+                self.client.post(url).body(json.to_owned())
+            }
+        };
+        Ok((request.headers(all), token))
     }
 
     async fn refusal(&self, url: &str, response: Response, token: Option<&str>) -> Refusal {
         let status = response.status();
         // The status says enough where the rest does not arrive or is not of the specification.
         let body = error_text(response).await;
-        let ErrorModel { message, kind } =
-            serde_json::from_str::<ErrorBody>(&body).unwrap_or_default().error;
+        let said = serde_json::from_str::<ErrorBody>(&body).unwrap_or_default();
+        let ErrorModel { message, kind } = said.error;
         if status == StatusCode::NOT_FOUND {
-            return Refusal::NotFound { is_namespace: kind.contains("Namespace") };
+            let is_schema = said.error_code.starts_with("SCHEMA");
+            return Refusal::NotFound { is_namespace: is_schema || kind.contains("Namespace") };
         }
-        let told = if message.is_empty() { body } else { message };
+        let told = [message, said.message].into_iter().find(|told| !told.is_empty());
+        let told = told.unwrap_or(body);
         let told = match token.filter(|token| !token.is_empty()) {
             Some(token) => told.replace(token, "***"),
             None => told,

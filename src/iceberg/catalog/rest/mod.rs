@@ -6,7 +6,9 @@ mod http;
 mod table;
 mod trust;
 
-pub(super) use client::RestClient;
-pub(super) use http::{CONNECT_TIMEOUT, TIMEOUT, Tries, encode, is_passing, plain, unreachable};
+pub(super) use client::{RestClient, all_pages, parse};
+pub(super) use http::{
+    CONNECT_TIMEOUT, Http, Refusal, TIMEOUT, Tries, encode, is_passing, plain, unreachable,
+};
 pub(super) use table::{RestRefresh, RestTable};
 pub(super) use trust::TRUSTED_ORIGINS;
