@@ -273,12 +273,13 @@ def test_what_a_catalog_answers_is_bounded(table):
 def test_what_a_store_lists_is_bounded(files):
     page = (
         "<ListBucketResult><Contents><Key>t/0.parquet</Key><Size>{}</Size>"
-        "<LastModified>2026-01-01T00:00:00Z</LastModified></Contents></ListBucketResult>"
+        "<LastModified>1970-01-01T00:00:00Z</LastModified></Contents></ListBucketResult>"
     )
     data = files["parquet"].read_bytes()
     with web_server() as web:
-        page = page.format(len(data)).encode()
-        web.files = {"/box": page, "/box/t/0.parquet": data}
+        page, none = page.format(len(data)).encode(), b"<ListBucketResult></ListBucketResult>"
+        web.files = {"/box/t/0.parquet": data}
+        web.special["/box"] = lambda asked: page if "prefix=t%2F" in asked.path else none
         keys = {"aws_access_key_id": "a", "aws_secret_access_key": "b", "aws_region": "x"}
         options = {**keys, "aws_endpoint": web.uri, "max_retries": "0", "allow_http": "true"}
 
