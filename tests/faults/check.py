@@ -11,6 +11,7 @@ from .schedule import (
     FULL_STAGE,
     KILL_ALL,
     READ_ONLY_STAGE,
+    SKEW,
     STORE,
     STORMS,
     VANISHED_STAGE,
@@ -83,7 +84,7 @@ def _is_explained(end, outcome, others, in_force, words, url):
         return lost
     if is_clear and in_force & _TOLD:
         return any(word in message for word in words) and (url is None or url in message)
-    if is_clear and "the clock jumps" in in_force and url is not None:
+    if is_clear and in_force & {"the clock jumps", SKEW} and url is not None:
         return bool(_SKEWED.search(message))
     if storms and outcome["name"] in ("KeyboardInterrupt", "SystemExit"):
         return True

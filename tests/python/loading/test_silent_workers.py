@@ -128,6 +128,16 @@ def test_a_worker_that_can_no_longer_send_ends(query, cls, name, number):
     assert Counter(support.flat(received + rest)) == Counter(range(stopping.ROWS))
 
 
+def test_an_error_stays_what_it_is_where_there_is_no_memory_to_try_to_send_it(monkeypatch):
+    """Of the end of an iteration, too, a loader would hear as of an error."""
+
+    def fail(_object):
+        raise MemoryError
+
+    monkeypatch.setattr(pickle, "dumps", fail)
+    liveness.check_sendable(StopIteration())
+
+
 @pytest.mark.slow
 def test_what_was_sent_before_that_is_received(monkeypatch):
     ended = threading.Event()

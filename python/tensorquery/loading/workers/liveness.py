@@ -91,6 +91,9 @@ def check_sendable(error: BaseException) -> None:
     """
     try:
         pickle.dumps(type(error))
+    except MemoryError:
+        # That says nothing of the class, and the error, or the end of the iteration, is not another one for it.
+        return
     except Exception:
         raise RuntimeError(f"{type(error).__qualname__}: {error}") from error
 
