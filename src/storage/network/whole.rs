@@ -30,7 +30,7 @@ pub(crate) async fn whole(
 ) -> Result<reqwest::Result<Vec<u8>>> {
     let origin = response.url().origin().ascii_serialization();
     let most = bound.most();
-    let too_large = || Error::storage(TooLarge { origin: origin.clone(), bound }.to_string());
+    let too_large = || Error::storage(TooLarge::new(&origin, bound).to_string());
     // One that says so is not begun.
     if response.content_length().is_some_and(|length| length > most) {
         return Err(too_large());
@@ -73,7 +73,7 @@ pub(super) async fn document(
 ) -> Result<Bytes, HttpError> {
     match up_to(body.bytes_stream(), bound.most()).await? {
         (bytes, true) => Ok(bytes.into()),
-        (_, false) => Err(HttpError::new(HttpErrorKind::Decode, TooLarge { origin, bound })),
+        (_, false) => Err(HttpError::new(HttpErrorKind::Decode, TooLarge::new(&origin, bound))),
     }
 }
 
@@ -112,15 +112,20 @@ async fn up_to<E>(
 /// An answer that is larger than any that is right.
 #[derive(Debug)]
 struct TooLarge {
-    origin: String,
-    bound: &'static Bound,
+    message: String,
+}
+
+impl TooLarge {
+    fn new(origin: &str, bound: &Bound) -> Self {
+        let told = bound.exceeded(&format!("{origin} answers with"));
+        let told = told.message();
+        Self { message: format!("{told}, and what stands between here and the server (a proxy)") }
+    }
 }
 
 impl fmt::Display for TooLarge {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { origin, bound } = self;
-        let told = bound.exceeded(&format!("{origin} answers with"));
-        write!(f, "{}, and what stands between here and the server (a proxy)", told.message())
+        f.write_str(&self.message)
     }
 }
 
