@@ -69,6 +69,7 @@ test: test-rust test-python ## Run every test, Rust and Python
 test-rust: ## Run the Rust tests; they need no Python
 	@command -v $(CARGO) >/dev/null || { echo "make: $(CARGO) not found. Install Rust from https://rustup.rs and open a new shell" >&2; exit 1; }
 	$(CARGO) test --locked
+	$(CARGO) build --locked --package tensorquery-fuzz --lib
 
 # These tests wait a third of the time, so three processes keep two cores busy. Parallel tests start servers
 # of their own; `make test-python TEST_PROCESSES=0` runs all of them in one process.

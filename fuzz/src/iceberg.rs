@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use tensorquery::Result;
 use tensorquery::iceberg::{TravelTo, deletion_vector, positions_in};
 use tensorquery::session::{LakeOrigin, LakeSource, PlanOptions, Session, SessionOptions};
+use tensorquery::storage::StorageOptions;
 
 use crate::avro::{avro_file, field, optional, record};
 use crate::choices::Choices;
@@ -280,7 +281,7 @@ impl Table {
             let source = LakeSource { origin, at: TravelTo::Current, scan_filter: None };
             let properties = [("type", "memory"), ("table.n.t", path)];
             let properties = properties.map(|(name, value)| (name.to_owned(), value.to_owned()));
-            session.register_catalog("c", BTreeMap::from(properties))?;
+            session.register_catalog("c", BTreeMap::from(properties), StorageOptions::default())?;
             session.register_lake("t", source).await?;
             let sql = format!("SELECT * FROM c.n.{look}");
             let _: Result<u64> = rows(&session, &sql, &PlanOptions::default()).await;

@@ -8,6 +8,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use serde_json::{Value, json};
 use tensorquery::Result;
 use tensorquery::session::{PlanOptions, Session, SessionOptions};
+use tensorquery::storage::StorageOptions;
 
 use crate::choices::Choices;
 use crate::files::rows;
@@ -106,7 +107,7 @@ pub fn ask_rest_catalog(bytes: &[u8]) {
     let properties: BTreeMap<String, String> = properties.collect();
     answer(async {
         let session = Session::try_new(SessionOptions::default())?;
-        session.register_catalog("c", properties)?;
+        session.register_catalog("c", properties, StorageOptions::default())?;
         let catalog = session.catalog("c")?;
         let names = ["n".to_owned()];
         let listed: [Result<usize>; 2] = [

@@ -33,8 +33,9 @@ pub fn open_store(bytes: &[u8]) {
 
 fn check_catalog(properties: &str) {
     if let Ok(properties) = serde_json::from_str::<BTreeMap<String, String>>(properties) {
-        let registered = Session::try_new(SessionOptions::default())
-            .and_then(|session| session.register_catalog("c", properties));
+        let registered = Session::try_new(SessionOptions::default()).and_then(|session| {
+            session.register_catalog("c", properties, StorageOptions::default())
+        });
         let _: Result<()> = registered;
     }
     let _: Result<TravelTo, _> = serde_json::from_str(properties);

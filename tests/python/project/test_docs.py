@@ -19,7 +19,7 @@ PAGES = {
     "README.md": (1, "torch.Size([1024]) torch.float32"),
     "docs/catalogs.md": (1, ""),
     "docs/checkpoints.md": (3, "events.parquet"),
-    "docs/delta.md": (2, "WRITE"),
+    "docs/delta.md": (4, "WRITE"),
     "docs/distributed.md": (4, "ShardPlan"),
     "docs/errors.md": (2, 'unknown column "prise"; did you mean "price"'),
     "docs/files.md": (3, "800 rows of 2000"),
