@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from tensorquery.loading.create import create_dataloader
     from tensorquery.loading.dataloader import QueryDataLoader
     from tensorquery.loading.dataset import QueryDataset
+    from tensorquery.loading.verify import EpochVerification, Verification, verify
     from tensorquery.metrics.loader_metrics import Metrics
 
 __all__ = [
@@ -48,6 +49,7 @@ __all__ = [
     "ConfigError",
     "DataError",
     "Encoded",
+    "EpochVerification",
     "Jagged",
     "LoaderStatistics",
     "Metrics",
@@ -75,6 +77,7 @@ __all__ = [
     "Trace",
     "TraceRange",
     "UnsupportedTypeError",
+    "Verification",
     "__version__",
     "asof_join",
     "clear_stages",
@@ -83,6 +86,7 @@ __all__ = [
     "merge_state_dicts",
     "mix",
     "to_tensors",
+    "verify",
 ]
 
 _NEEDS_TORCH = {
@@ -91,6 +95,9 @@ _NEEDS_TORCH = {
     "QueryTrainerMixin": "tensorquery.integrations.trainer",
     "Metrics": "tensorquery.metrics.loader_metrics",
     "create_dataloader": "tensorquery.loading.create",
+    "EpochVerification": "tensorquery.loading.verify",
+    "Verification": "tensorquery.loading.verify",
+    "verify": "tensorquery.loading.verify",
 }
 # Not in `__all__`, so that `from tensorquery import *` asks for no package that few have.
 _NEEDS_TORCHDATA = {"QueryNode": "tensorquery.integrations.nodes"}

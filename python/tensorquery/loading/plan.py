@@ -105,6 +105,25 @@ class DatasetPlan:
         """The process group whose ranks share the data, where it is not the global one."""
         return None if self._options is None else self._options.group
 
+    def query_and_options(self) -> tuple[Query | Mixture, LoaderOptions]:
+        """The query and the options, for another plan of it in one process alone.
+
+        Raises:
+            ConfigError: This is a copy, which has neither.
+        """
+        if self.query is None or self._options is None:
+            raise ConfigError("this is a copy of a dataset, which has no query; give the dataset")
+        alone = replace(
+            self._options, rank=0, world_size=1, process_group=None, device_mesh=None, partitions=None,
+            remainder="even", assignment="static", transform_threads=None, show_progress=False,
+        )  # fmt: skip
+        return self.query, alone
+
+    @property
+    def stage_mode(self) -> str:
+        """Which parts of the query are staged: "auto", "never" or "always"."""
+        return "auto" if self._options is None else self._options.stage
+
     @property
     def stages(self) -> list[StagedRows]:
         """The stages that the query reads; empty if it runs split by split without stages, and in a worker."""

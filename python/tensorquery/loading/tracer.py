@@ -6,8 +6,9 @@ from tensorquery._util.options import check_non_negative_int
 from tensorquery.errors import ConfigError
 from tensorquery.loading.epoch_progress import Progress
 from tensorquery.loading.epoch_state import EpochState
+from tensorquery.sharding.delivered import Dealt, Share
 from tensorquery.sharding.shard_plan import ShardPlan
-from tensorquery.sharding.trace import Place, Trace, trace_batch
+from tensorquery.sharding.trace import Trace, trace_batch
 
 __all__ = ["Tracer"]
 
@@ -74,14 +75,14 @@ class Tracer:
                 f"with in_order=False the {workers} workers deliver in the order of their speed, so a step may be any "
                 "batch; trace a loader with in_order=True"
             )
-        return trace_batch(
+        dealt = Dealt(
             plan.core,
             plan.epochs,
-            Place(run.epoch, rank, step, workers, run.left),
             permuted=plan.deal.is_global,
             drawn_from=None if plan.deal.weighing is None else lambda: plan.stage,
             count=plan.count_splits,
         )
+        return trace_batch(plan.core, dealt, Share(run.epoch, rank, workers, run.left), step)
 
     def _traced(self, epoch: int | None) -> Progress:
         """The run of an epoch that is traced; None: the run in which a batch was received last."""
