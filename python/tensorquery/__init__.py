@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from tensorquery.loading.create import create_dataloader
     from tensorquery.loading.dataloader import QueryDataLoader
     from tensorquery.loading.dataset import QueryDataset
+    from tensorquery.loading.seen import Seen, SeenRow, TouchedCheckpoint, seen
     from tensorquery.loading.verify import EpochVerification, Verification, verify
     from tensorquery.metrics.loader_metrics import Metrics
 
@@ -62,6 +63,8 @@ __all__ = [
     "QueryError",
     "QueryTrainerMixin",
     "RowRange",
+    "Seen",
+    "SeenRow",
     "Session",
     "Shard",
     "ShardPlan",
@@ -74,6 +77,7 @@ __all__ = [
     "TableInfo",
     "TableNotFoundError",
     "TensorQueryError",
+    "TouchedCheckpoint",
     "Trace",
     "TraceRange",
     "UnsupportedTypeError",
@@ -85,6 +89,7 @@ __all__ = [
     "list_stages",
     "merge_state_dicts",
     "mix",
+    "seen",
     "to_tensors",
     "verify",
 ]
@@ -96,6 +101,10 @@ _NEEDS_TORCH = {
     "Metrics": "tensorquery.metrics.loader_metrics",
     "create_dataloader": "tensorquery.loading.create",
     "EpochVerification": "tensorquery.loading.verify",
+    "Seen": "tensorquery.loading.seen",
+    "SeenRow": "tensorquery.loading.seen",
+    "TouchedCheckpoint": "tensorquery.loading.seen",
+    "seen": "tensorquery.loading.seen",
     "Verification": "tensorquery.loading.verify",
     "verify": "tensorquery.loading.verify",
 }

@@ -361,9 +361,7 @@ class QueryDataset(IterableDataset[Any]):
         state = self._state
         # An epoch may be over with its last batch.
         _ = state.progress
-        return state.deliveries.receipt(
-            self._plan, in_order=state.in_order, name=name, after=after
-        )
+        return state.deliveries.receipt(self._plan, in_order=state.in_order, name=name, after=after)
 
     def refresh(self) -> list[SnapshotChange]:
         """Move the pins of the query's Iceberg tables to the current snapshots, for the epochs to come.

@@ -86,7 +86,9 @@ class Deliveries:
 
 def state_of_plan(entry: dict[str, Any]) -> dict[str, Any]:
     """What every state of a receipt's plan begins with."""
-    constant = {key: entry[key] for key in ("fingerprint", "parts", "seed", "on_error") if key in entry}
+    constant = {
+        key: entry[key] for key in ("fingerprint", "parts", "seed", "on_error") if key in entry
+    }
     return {**_NOTE, **constant}
 
 

@@ -44,7 +44,7 @@ Recipe = tuple[str, list[bytes], list[tuple[str, Any]]]
 """The arguments of `_core.Plan.from_recipe`."""
 
 _OPENED = (
-    "query", "staged", "core", "builder", "stage", "deal", "quarantine", "constant", "_whole", "_recipe", "_share_recipe",
+    "query", "_staged", "core", "builder", "stage", "deal", "quarantine", "constant", "_whole", "_recipe", "_share_recipe",
     "_stage_path", "_dealt",
 )  # fmt: skip
 """The attributes that `DatasetPlan.open` and `_take` set."""

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tensorquery import _core
+from tensorquery._util.arrow_c import import_pyarrow
 from tensorquery._util.digests import digest
 from tensorquery.distributed.topology import Topology, threads_for
 from tensorquery.errors import CheckpointMismatchError, ConfigError
@@ -18,6 +19,7 @@ from tensorquery.loading.deliveries import state_of_plan
 from tensorquery.loading.options import LoaderOptions
 from tensorquery.loading.plan import DatasetPlan
 from tensorquery.sharding.checkpoint import check_same
+from tensorquery.sharding.deal import Deal
 from tensorquery.sharding.delivered import Batch, Dealt, Share
 from tensorquery.sharding.epochs import Epochs
 from tensorquery.sharding.left import Left
@@ -62,7 +64,7 @@ class Planned:
     Attributes:
         plan: The plan.
         core: Its splits.
-        query: The query, with its stages in place of the staged parts.
+        query: The query, at the snapshots and the moment of the receipt.
         counts: Output rows of every split.
         starts: By split, how many output rows the splits before it have.
 
@@ -107,6 +109,8 @@ class Planned:
         self._check_same()
         assert self.plan.core is not None
         self.core: _core.Plan = self.plan.core
+        assert self.plan.query is not None
+        self.query = self.plan.query
         # Epochs of single rows are dealt from the stage that counting makes, where they are drawn by weight.
         self._drawn = self.plan.deal.weighing is not None
         if self._drawn:
@@ -187,6 +191,29 @@ class Planned:
         splits = np.searchsorted(self.starts, numbers, side="right") - 1
         return splits.tolist(), (numbers - self.starts[splits]).tolist()
 
+    @property
+    def is_staged(self) -> bool:
+        """Whether a part of the query runs once, and its rows are read instead."""
+        return bool(self.plan.stages)
+
+    @property
+    def is_damaged(self) -> bool:
+        """Whether bad parts of files are left out."""
+        return bool(self.plan.quarantine.listed)
+
+    def batches(self, rows: int) -> Iterator[Any]:
+        """All rows of the result in their order, as batches of Arrow with all columns."""
+        plain = Deal(rows, 0, False, None, "uneven", None, "lpt")
+        counts = self.counts.tolist()
+        epochs = Epochs(self.core, plain, _ALONE, lambda: counts, self.core.known_counts())
+        threads = threads_for(_ALONE, 0)
+        stream = self.core.stream(epochs.shards(0, 0), 0, 0, [], threads, None)
+        try:
+            while (found := stream.next()) is not None:
+                yield import_pyarrow().record_batch(found)
+        finally:
+            stream.close()
+
     def planned(self, core: _core.Query) -> tuple[_core.Plan, list[int]]:
         """Another query over the same files, with splits as large, and their output rows."""
         size, rows, explicit = self._entry["splits"]
@@ -205,6 +232,7 @@ class Replay:
     Attributes:
         receipts: The receipts, checked; those that another one continues are left out.
         numbers: By receipt, its number in the list that was given.
+        session: The query's session.
     """
 
     def __init__(
@@ -220,6 +248,7 @@ class Replay:
                 "a QueryDataset of it"
             )
         self._query, self._options = query, options
+        self.session = query.session
         self._planned: dict[str, Planned] = {}
         # Who gives another query hears of it at once.
         for receipt in self.receipts:
@@ -281,7 +310,7 @@ def checked_receipts(receipts: Iterable[Any]) -> tuple[list[int], list[dict[str,
         if receipt["records"][-1]["chain"] not in found:
             for record in receipt["records"]:
                 found.setdefault(record["chain"], (number, receipt))
-    kept = {number: receipt for number, receipt in sorted(found.values(), key=lambda each: each[0])}
+    kept = dict(sorted(found.values(), key=lambda each: each[0]))
     for number, receipt in kept.items():
         for head in receipt["after"]:
             if head not in found:

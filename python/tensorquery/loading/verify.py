@@ -229,9 +229,7 @@ def _ranges(planned: Planned, rows: npt.NDArray[np.bool_]) -> tuple[tuple[int, i
     return tuple(found)
 
 
-def _places(
-    planned: Planned, ranges: Iterable[tuple[int, int, int]]
-) -> Iterator[TraceRange]:
+def _places(planned: Planned, ranges: Iterable[tuple[int, int, int]]) -> Iterator[TraceRange]:
     for split, of_split in itertools.groupby(ranges, key=lambda each: each[0]):
         rows = itertools.chain.from_iterable(range(start, end) for _, start, end in of_split)
         # A split is read once for each chunk.

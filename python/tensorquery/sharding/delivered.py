@@ -140,9 +140,7 @@ class Dealt:
     @staticmethod
     def _sizes(shards: _core.Shards, share: Share) -> list[int]:
         """Batches of each worker."""
-        return [
-            shards.size(share.rank, worker)[0] or 0 for worker in range(max(1, share.workers))
-        ]
+        return [shards.size(share.rank, worker)[0] or 0 for worker in range(max(1, share.workers))]
 
     def _lengths(self, share: Share) -> list[int]:
         """Rows of the pieces that shards consist of."""

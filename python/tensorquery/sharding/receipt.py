@@ -310,10 +310,10 @@ def _check_records(receipt: Mapping[str, Any]) -> set[int]:
 
 def _out_of_order(expected: int, numbers: Sequence[int]) -> str:
     found = numbers[expected]
-    if expected in numbers[expected:]:
-        return f"its records are in another order: record {found} stands where record {expected} belongs"
     if numbers.count(found) > 1:
         return f"record {found} is there twice"
+    if expected in numbers[expected:]:
+        return f"its records are in another order: record {found} stands where record {expected} belongs"
     return f"record {expected} is missing: record {found} stands in its place"
 
 
