@@ -38,6 +38,7 @@ from tensorquery.sql.stages import StagedRows, StoredStage, clear_stages, list_s
 if TYPE_CHECKING:
     from tensorquery.integrations.nodes import QueryNode as QueryNode
     from tensorquery.integrations.trainer import QueryTrainerMixin
+    from tensorquery.loading.bisect import Culprits, bisect
     from tensorquery.loading.create import create_dataloader
     from tensorquery.loading.dataloader import QueryDataLoader
     from tensorquery.loading.dataset import QueryDataset
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
 __all__ = [
     "CheckpointMismatchError",
     "ConfigError",
+    "Culprits",
     "DataError",
     "Encoded",
     "EpochVerification",
@@ -84,6 +86,7 @@ __all__ = [
     "Verification",
     "__version__",
     "asof_join",
+    "bisect",
     "clear_stages",
     "create_dataloader",
     "list_stages",
@@ -101,6 +104,8 @@ _NEEDS_TORCH = {
     "Metrics": "tensorquery.metrics.loader_metrics",
     "create_dataloader": "tensorquery.loading.create",
     "EpochVerification": "tensorquery.loading.verify",
+    "Culprits": "tensorquery.loading.bisect",
+    "bisect": "tensorquery.loading.bisect",
     "Seen": "tensorquery.loading.seen",
     "SeenRow": "tensorquery.loading.seen",
     "TouchedCheckpoint": "tensorquery.loading.seen",

@@ -86,9 +86,8 @@ class Deliveries:
 
 def state_of_plan(entry: dict[str, Any]) -> dict[str, Any]:
     """What every state of a receipt's plan begins with."""
-    constant = {
-        key: entry[key] for key in ("fingerprint", "parts", "seed", "on_error") if key in entry
-    }
+    own = ("fingerprint", "parts", "seed", "on_error")
+    constant: dict[str, Any] = {key: entry[key] for key in own if key in entry}
     return {**_NOTE, **constant}
 
 

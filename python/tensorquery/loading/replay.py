@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -25,12 +26,16 @@ from tensorquery.sharding.epochs import Epochs
 from tensorquery.sharding.left import Left
 from tensorquery.sharding.receipt import Span, check_receipt, run_digest, spans_of
 from tensorquery.sharding.row_counts import split_counts
+from tensorquery.sharding.trace import TraceRange, physical_of, ranges_of
 from tensorquery.sql.mixture import Mixture
 from tensorquery.sql.query import Query
 
 __all__ = ["Delivery", "Planned", "Replay", "checked_receipts"]
 
 _ALONE = Topology(0, 1)
+
+_CHUNK = 1 << 20
+"""Rows whose places are looked up at a time."""
 
 
 class Delivery(NamedTuple):
@@ -182,6 +187,15 @@ class Planned:
             )
         return self._dealt[key]
 
+    def plain(self, options: LoaderOptions) -> LoaderOptions:
+        """Options of a dataset with the same splits, whose rows come in order and in one process."""
+        size, rows, _ = self._entry["splits"]
+        return replace(
+            options, shuffle=False, shuffle_buffer_size=None, split_bytes=size, split_rows=rows, split_strategy=None,
+            sample_weight=None, sample_replacement=True, num_samples=None, stage=self._entry["stage"],
+            on_error=self._entry.get("on_error", "raise"),
+        )  # fmt: skip
+
     def numbers(self, batch: Batch) -> npt.NDArray[np.int64]:
         """The rows of a batch as numbers of rows of the result."""
         return self.starts[batch.splits] + batch.rows
@@ -190,6 +204,26 @@ class Planned:
         """Splits and output rows by numbers of rows of the result."""
         splits = np.searchsorted(self.starts, numbers, side="right") - 1
         return splits.tolist(), (numbers - self.starts[splits]).tolist()
+
+    def ranges(self, rows: npt.NDArray[np.bool_]) -> tuple[tuple[int, int, int], ...]:
+        """Rows of the result, where True, as ranges of output rows of splits: those that ``exclude=`` takes."""
+        edges = np.flatnonzero(np.diff(np.concatenate([[0], rows.astype(np.int8), [0]])))
+        found = []
+        for start, end in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
+            while start < end:
+                split = int(np.searchsorted(self.starts, start, side="right")) - 1
+                first, stop = int(self.starts[split]), min(end, int(self.starts[split + 1]))
+                found.append((split, start - first, stop - first))
+                start = stop
+        return tuple(found)
+
+    def traced(self, ranges: Iterable[tuple[int, int, int]]) -> Iterator[TraceRange]:
+        """The physical rows behind ranges of output rows; their splits are read again."""
+        for split, of_split in itertools.groupby(ranges, key=lambda each: each[0]):
+            rows = itertools.chain.from_iterable(range(start, end) for _, start, end in of_split)
+            # A split is read once for each chunk.
+            while chunk := [(split, row) for row in itertools.islice(rows, _CHUNK)]:
+                yield from ranges_of(self.core, chunk, physical_of(self.core, chunk))
 
     @property
     def is_staged(self) -> bool:
@@ -233,6 +267,7 @@ class Replay:
         receipts: The receipts, checked; those that another one continues are left out.
         numbers: By receipt, its number in the list that was given.
         session: The query's session.
+        options: Options of the dataset that was given; else the defaults.
     """
 
     def __init__(
@@ -247,7 +282,7 @@ class Replay:
                 f"query is {type(query).__name__}, and must be the Query that was trained on (session.sql(…), tq.mix(…)), or "
                 "a QueryDataset of it"
             )
-        self._query, self._options = query, options
+        self._query, self.options = query, options
         self.session = query.session
         self._planned: dict[str, Planned] = {}
         # Who gives another query hears of it at once.
@@ -259,7 +294,7 @@ class Replay:
         """A plan of a receipt, planned again."""
         key = digest(entry)
         if key not in self._planned:
-            staged = replace(self._options, stage=entry["stage"])
+            staged = replace(self.options, stage=entry["stage"])
             self._planned[key] = Planned(entry, self._query, staged)
         return self._planned[key]
 

@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from tensorquery.errors import ConfigError
 from tensorquery.loading.dataset import QueryDataset
 from tensorquery.loading.replay import Delivery, Planned, Replay
 from tensorquery.sharding.delivered import Dealt, Share
-from tensorquery.sharding.trace import TraceRange, physical_of, ranges_of
+from tensorquery.sharding.trace import TraceRange
 from tensorquery.sql.mixture import Mixture
 from tensorquery.sql.query import Query
 
 __all__ = ["EpochVerification", "Verification", "verify"]
-
-_CHUNK = 1 << 20
-"""Rows whose places are looked up at a time."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -72,7 +67,7 @@ class EpochVerification:
         if which not in ("missing", "doubled"):
             raise ConfigError(f'places({which!r}) must be of "missing" or "doubled" rows')
         ranges = self.missing_ranges if which == "missing" else self.doubled_ranges
-        return _places(self._planned, ranges)
+        return self._planned.traced(ranges)
 
     def to_dict(self) -> dict[str, Any]:
         """The attributes as plain data, ready for JSON."""
@@ -209,29 +204,7 @@ class _Counts:
             left_out=left_out,
             padded=self._padded,
             complete=complete,
-            missing_ranges=_ranges(self.planned, absent),
-            doubled_ranges=_ranges(self.planned, extra > 0),
+            missing_ranges=self.planned.ranges(absent),
+            doubled_ranges=self.planned.ranges(extra > 0),
             _planned=self.planned,
         )
-
-
-def _ranges(planned: Planned, rows: npt.NDArray[np.bool_]) -> tuple[tuple[int, int, int], ...]:
-    """Rows of the result as ranges of splits."""
-    edges = np.flatnonzero(np.diff(np.concatenate([[False], rows, [False]]).astype(np.int8)))
-    found = []
-    for start, end in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
-        while start < end:
-            split = int(np.searchsorted(planned.starts, start, side="right")) - 1
-            stop = min(end, int(planned.starts[split + 1]))
-            first = int(planned.starts[split])
-            found.append((split, start - first, stop - first))
-            start = stop
-    return tuple(found)
-
-
-def _places(planned: Planned, ranges: Iterable[tuple[int, int, int]]) -> Iterator[TraceRange]:
-    for split, of_split in itertools.groupby(ranges, key=lambda each: each[0]):
-        rows = itertools.chain.from_iterable(range(start, end) for _, start, end in of_split)
-        # A split is read once for each chunk.
-        while chunk := [(split, row) for row in itertools.islice(rows, _CHUNK)]:
-            yield from ranges_of(planned.core, chunk, physical_of(planned.core, chunk))

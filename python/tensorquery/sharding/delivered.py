@@ -84,6 +84,11 @@ class Dealt:
         """The policy for rows that ranks and batches do not divide."""
         return str(self._epochs.layout(0)["remainder"])
 
+    @property
+    def batch_size(self) -> int:
+        """Rows per batch."""
+        return int(self._epochs.layout(0)["batch_size"])
+
     def steps(self, share: Share) -> int:
         """Batches of a rank in the epoch, or in what is left of it."""
         return sum(self._sizes(self._shards(share), share))
