@@ -60,6 +60,9 @@ class EpochVerification:
         Args:
             which: "missing" or "doubled".
 
+        Returns:
+            An iterator over ranges like those of a `Trace`.
+
         Raises:
             ConfigError: It is neither.
             DataError: A file cannot be read.
@@ -70,7 +73,11 @@ class EpochVerification:
         return self._planned.traced(ranges)
 
     def to_dict(self) -> dict[str, Any]:
-        """The attributes as plain data, ready for JSON."""
+        """The attributes as plain data, ready for JSON.
+
+        Returns:
+            The attributes by name; ranges are lists.
+        """
         names = ("epoch", "rows", "delivered", "missing", "doubled", "left_out", "padded", "complete")  # fmt: skip
         found: dict[str, Any] = {name: getattr(self, name) for name in names}
         for name in ("missing_ranges", "doubled_ranges"):
@@ -102,7 +109,11 @@ class Verification:
         return all(epoch.is_exact for epoch in self.epochs)
 
     def to_dict(self) -> dict[str, Any]:
-        """The attributes as plain data, ready for JSON."""
+        """The attributes as plain data, ready for JSON.
+
+        Returns:
+            The attributes by name; ranges are lists.
+        """
         return {"epochs": [epoch.to_dict() for epoch in self.epochs]}
 
     def __repr__(self) -> str:
