@@ -363,7 +363,8 @@ def _check_ranks(receipts: Iterable[Mapping[str, Any]]) -> None:
     for receipt in receipts:
         for run in receipt["runs"]:
             world = run["layout"]["world_size"]
-            missing = [rank for rank in range(world) if rank not in ranks]
+            absent = (rank for rank in range(world) if rank not in ranks)
+            missing = list(itertools.islice(absent, 9))
             if missing:
                 shown = ", ".join(map(str, missing[:8])) + (", …" if len(missing) > 8 else "")
                 raise CheckpointMismatchError(

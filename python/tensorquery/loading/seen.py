@@ -217,7 +217,7 @@ def _matching(planned: Planned, predicate: Any, table: Query | None) -> _Found:
             "the query has a part that runs once, and its rows are not those of a file, so that table= says nothing of them; "
             "leave table= out, and look for columns of the query's output"
         )
-    source = planned.query if table is None else table
+    source = planned.query if table is None else _at_pins(table, planned)
     core = source.select(filters=predicate)._core.expressions("TRUE AS one")
     plan, counts = planned.planned(core)
     if table is not None:
@@ -283,6 +283,13 @@ def _physical(
 def _key(plan: _core.Plan, split: int) -> _Key:
     described = plan.splits([split])[0]
     return described[1], described[6] if plan.numbering(split) == "split" else None
+
+
+def _at_pins(table: Query, planned: Planned) -> Query:
+    """The table at the snapshots that were trained on."""
+    pins, own = planned.query._pins(), table._pins()
+    then = {name: pins.get(name, pin) for name, pin in own.items()}
+    return table if then == own else table._at(then)
 
 
 def _check_files(ours: _core.Plan, theirs: _core.Plan) -> None:

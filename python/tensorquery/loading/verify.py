@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -145,22 +145,30 @@ def verify(
         DataError: A file cannot be read.
     """
     replay = Replay(receipts, query)
-    epochs: dict[int, _Counts] = {}
+    # One epoch after the other, so that each is dealt once and counted in the same memory.
+    epochs: dict[int, list[tuple[Delivery, Planned, Dealt]]] = {}
     for delivery, planned, dealt in replay.runs():
         if planned.plan.deal.weighing is not None:
             raise ConfigError(
                 f"the receipts are of sample_weight={planned.plan.deal.weighing.column!r}, which draws rows by weight, so that "
                 "none needs to be delivered once; seen() says which rows were"
             )
-        epoch = delivery.share.epoch
-        counts = epochs.setdefault(epoch, _Counts(planned))
-        if counts.planned is not planned:
+        of_epoch = epochs.setdefault(delivery.share.epoch, [])
+        if of_epoch and of_epoch[0][1] is not planned:
             raise ConfigError(
-                f"epoch {epoch} was delivered with two plans (another seed, shuffle, exclude, split size or snapshot); give "
-                "the receipts of one training at a time"
+                f"epoch {delivery.share.epoch} was delivered with two plans (another seed, shuffle, exclude, split size or "
+                "snapshot); give the receipts of one training at a time"
             )
+        of_epoch.append((delivery, planned, dealt))
+    return Verification(tuple(_verified(epoch, runs) for epoch, runs in sorted(epochs.items())))
+
+
+def _verified(epoch: int, runs: Sequence[tuple[Delivery, Planned, Dealt]]) -> EpochVerification:
+    """What the runs of one epoch delivered."""
+    counts = _Counts(runs[0][1])
+    for delivery, _, dealt in runs:
         counts.add(delivery, dealt)
-    return Verification(tuple(counts.found(epoch) for epoch, counts in sorted(epochs.items())))
+    return counts.found(epoch)
 
 
 class _Counts:

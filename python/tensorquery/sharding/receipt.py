@@ -240,29 +240,46 @@ def checked_name(name: Any) -> str | None:
 
 
 def _check_plan(plan: Any) -> None:
-    wrong = None
     if not isinstance(plan, dict) or not {*_PLAN_KEYS} - {"on_error"} <= {*plan} <= {*_PLAN_KEYS}:
-        wrong = plan
-    else:
-        for key, value in plan.items():
-            kinds = _PLAN_KEYS[key]
-            if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
-                wrong = {key: value}
-    if wrong is None:
-        files, splits = plan["parts"].get("files"), plan["splits"]
-        triples = [each for each in plan["exclude"] if not _are_numbers(each, 3)]
-        if not isinstance(files, list) or not all(
+        raise _damaged(f"a plan of it is {_sketch(plan)}")
+    for key, value in plan.items():
+        kinds = _PLAN_KEYS[key]
+        if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
+            raise _damaged(f"{key!r} of a plan is {_sketch(value)}")
+    files = plan["parts"].get("files")
+    good = {
+        "files": isinstance(files, list)
+        and all(
             isinstance(pair, list) and [type(half) for half in pair] == [str, str] for pair in files
-        ):
-            wrong = {"files": files}
-        elif [type(each) for each in splits] not in ([int, int, bool], [int, type(None), bool]):
-            wrong = {"splits": splits}
-        elif not _is_number(plan["seed"], 2**63):
-            wrong = {"seed": plan["seed"]}
-        elif triples:
-            wrong = {"exclude": triples[0]}
-    if wrong is not None:
-        raise _damaged(f"a plan of it is {_sketch(wrong)}")
+        ),
+        "parts": _are_pins(plan["parts"]),
+        "splits": [type(each) for each in plan["splits"]]
+        in ([int, int, bool], [int, type(None), bool]),
+        "seed": _is_number(plan["seed"], 2**63),
+        "exclude": all(_are_numbers(each, 3) for each in plan["exclude"]),
+    }
+    for key, is_good in good.items():
+        if not is_good:
+            raise _damaged(f"{key!r} of a plan is {_sketch({**plan['parts'], **plan}.get(key))}")
+
+
+def _are_pins(parts: Mapping[str, Any]) -> bool:
+    """Whether the parts that a plan is made again from have the right types."""
+    sample, pins = parts.get("sample", ["", True, None]), parts.get("snapshot", {})
+    return (
+        isinstance(sample, list)
+        and len(sample) == 3
+        and isinstance(sample[0], str)
+        and isinstance(sample[1], bool)
+        and (sample[2] is None or _is_number(sample[2], _MOST_STEPS))
+        and isinstance(pins, dict)
+        and all(
+            isinstance(pin, list) and len(pin) == 2 and all(type(each) is int for each in pin)
+            for pin in pins.values()
+        )
+        and isinstance(parts.get("moment", ""), str)
+        and isinstance(parts.get("strategy", ""), str)
+    )
 
 
 def _check_run(run: Any, plans: int, rank: int) -> None:
@@ -272,6 +289,8 @@ def _check_run(run: Any, plans: int, rank: int) -> None:
     if not isinstance(layout, dict):
         raise _damaged(f"the layout of a run is {_sketch(layout)}")
     check_layout(layout, lambda what, value: _damaged(f"{what} is {_sketch(value)}"))
+    if layout["world_size"] * max(1, layout["num_workers"]) > MOST_SHARDS:
+        raise _damaged(f"the layout of a run is {_sketch(layout)}, with more shards than any")
     if rank >= layout["world_size"]:
         raise _damaged(f"it is of rank {rank} of {layout['world_size']}")
     try:

@@ -363,7 +363,7 @@ TAMPERED = {
         num_workers=-3
     ),
     "a run of it is": lambda receipt: receipt["runs"][0].update(plan=7),
-    "a plan of it is dict {'splits'": lambda receipt: receipt["plans"][0].update(splits=[True]),
+    "'splits' of a plan is list [True]": lambda receipt: receipt["plans"][0].update(splits=[True]),
     "a span of record 0 is": lambda receipt: receipt["records"][0]["spans"][0].update(epochs=2**60),
     "the number or digest of a record is": lambda receipt: receipt["records"][0].update(chain="00"),
     "it is of rank 1 of 1": lambda receipt: receipt["runs"][0]["layout"].update(world_size=1),
@@ -479,3 +479,43 @@ def test_a_receipt_is_small(tmp_path):
         receipt = dataset.receipt()
     assert len(json.dumps(receipt)) < 2 * KIB + 50 * 256
     assert len(receipt["records"]) == 50
+
+
+def test_bad_parts_of_files_are_left_out(tmp_path):
+    table = pa.table({"id": np.arange(200)})
+    folder = support.write_parquet(
+        tmp_path / "t", table, files=2, row_group=20, use_dictionary=False, compression="none"
+    )
+    path = tmp_path / "t" / "001.parquet"
+    content = bytearray(path.read_bytes())
+    at = pq.ParquetFile(path).metadata.row_group(2).column(0).data_page_offset
+    content[at : at + 20] = b"\xff" * 20
+    path.write_bytes(content)
+    query = stopping.query_of(folder)
+    receipts, _, log = run(query, (2, 0, 9), shuffle=True, on_error="skip")
+    [epoch] = tq.verify(receipts, query).epochs
+    assert epoch.is_exact
+    assert epoch.rows == len(log) == 180
+    [row] = tq.seen(receipts, "id = 199", query)
+    assert (row.path, row.row) == (str(path), 99)
+
+
+def test_a_delta_table_is_read_at_the_version_that_was_trained_on(tmp_path):
+    deltalake = pytest.importorskip("deltalake")
+    place = str(tmp_path / "t")
+
+    def table_of():
+        session = tq.Session()
+        session.register_delta("t", place)
+        return session.sql("SELECT id FROM t WHERE id <> 3")
+
+    deltalake.write_deltalake(place, pa.table({"id": range(90), "k": [n % 4 for n in range(90)]}))
+    receipts, _, log = run(table_of(), (2, 0, 9), shuffle=True)
+    deltalake.write_deltalake(place, pa.table({"id": [7], "k": [9]}), mode="append")
+    deltalake.DeltaTable(place).delete("id = 5")
+    now = table_of()
+    assert sorted(now.to_arrow()["id"].to_pylist()) == sorted([*range(3), 4, *range(6, 90), 7])
+    assert tq.verify(receipts, now).is_exact
+    for predicate, table in (("id IN (5, 7)", None), ("id IN (5, 7) AND k < 9", "t")):
+        rows = [tuple(row[5:8]) for row in tq.seen(receipts, predicate, now, table=table)]
+        assert Counter(rows) == Counter(row[:3] for row in log if row[3] in (5, 7))
