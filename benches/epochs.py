@@ -10,23 +10,22 @@ from __future__ import annotations
 import argparse
 import os
 import statistics
-import sys
 import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-HERE = Path(__file__).parent
+from compare.machine import load, machine
+from compare.report import Row, end_with
+from data import make
+
 DATA = Path(".bench")
 BATCH_SIZES = (1024, 8192)
 HISTORY = 100
 """How often an epoch is resumed."""
 COPIES = 10
 """How often the files are linked for the resume: 60 million rows, an epoch of seconds."""
-
-Row = tuple[str, float, str, bool]
-"""Name of the measure, its figure, its target in words, and whether the target is met."""
 
 
 def open_loader(path: Any, batch_size: int, **options: Any) -> tuple[Any, Any]:
@@ -251,18 +250,11 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5, help="counted rounds (default 5)")
     parser.add_argument("--only", choices=PARTS, nargs="+", default=list(PARTS))
     options = parser.parse_args()
-    sys.path.insert(0, str(HERE))
-    from compare.machine import machine
-    from data import make
-
     make(DATA)
-    print(f"{machine()}, load average {os.getloadavg()[0]:.1f}\n")
+    print(f"{machine()}; {load()} before\n")
     print("| work | throughput | time | spread |\n|---|---:|---:|---:|")
     found = [row for part in options.only for row in PARTS[part](options.rounds)]
-    print("\n| target | figure | wanted | |\n|---|---:|---:|---|")
-    for what, figure, wanted, met in found:
-        print(f"| {what} | {figure:.3f} | {wanted} | {'met' if met else 'MISSED'} |")
-    raise SystemExit(0 if all(met for *_, met in found) else 1)
+    end_with(found)
 
 
 if __name__ == "__main__":
