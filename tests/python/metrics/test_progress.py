@@ -179,6 +179,7 @@ def test_bars_of_real_ranks(folder, asked):
     assert ("\nepoch 0, rank 1: 100%" in second.replace("\r", "")) == (asked == "all")
 
 
+@pytest.mark.slow
 def test_counting_staging_and_planning_have_bars(folder, capsys, monkeypatch, tmp_path):
     monkeypatch.setenv("TENSORQUERY_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("TENSORQUERY_STAGES", str(tmp_path / "stages"))
