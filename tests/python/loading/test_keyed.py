@@ -1,6 +1,8 @@
 """Promise: `keyed=` packs ids of scalars and lists into one keyed jagged output, row for row, with weights and NULLs, for
 numpy, torch and TorchRec, over ranks, workers and resumes."""
 
+import random
+import struct
 import sys
 import types
 
@@ -8,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
+import xxhash
 
 import support
 import tensorquery as tq
@@ -186,24 +189,59 @@ def test_ranks_and_workers_deliver_each_row_with_its_ids(session, workers):
     assert found == {number: wanted_of(number) for number in range(ROWS)}
 
 
-def test_a_resume_on_another_topology_delivers_the_rest(session):
-    states, found = [], {}
-    for rank in range(2):
-        loader, _ = tq.create_dataloader(
-            "SELECT * FROM t", session=session, rank=rank, world_size=2, **OPTIONS
-        )
-        found |= collected(loader, 4)
+@pytest.mark.parametrize("seed", range(6))
+def test_a_resume_on_another_topology_delivers_the_rest(session, seed):
+    rng = random.Random(seed)
+    before, after = rng.choice([1, 2, 3, 4]), rng.choice([1, 2, 3, 5])
+    options = OPTIONS | {
+        "batch_size": rng.choice([3, 7, 16]),
+        "shuffle": (False, True, "global")[seed % 3],
+        "keyed": {"sparse": ["shop", "items", "pair", "tags"]},
+    }
+    query = "SELECT *, hash64(items, 3, 50) AS tags FROM t WHERE bucketize(id, [20, 40]) <> 1"
+    options["nulls"] = {**MASKED, "tags": "mask"}
+
+    def loaders(world_size):
+        ranks = ({"rank": rank, "world_size": world_size} for rank in range(world_size))
+        return [
+            tq.create_dataloader(query, session=session, **options, **rank)[0] for rank in ranks
+        ]
+
+    steps = rng.randrange(1, 6)
+    found, states = {}, []
+    for loader in loaders(before):
+        found |= disjoint(found, collected(loader, steps))
         states.append(loader.state_dict())
-    loader, _ = tq.create_dataloader("SELECT * FROM t", session=session, **OPTIONS)
-    loader.load_state_dict(tq.merge_state_dicts(states))
-    rest = collected(loader)
-    assert found.keys().isdisjoint(rest)
-    assert found | rest == {number: wanted_of(number) for number in range(ROWS)}
-    other, _ = tq.create_dataloader(
-        "SELECT * FROM t", session=session, **{**OPTIONS, "keyed": {"sparse": ["shop", "items"]}}
-    )
-    with pytest.raises(tq.CheckpointMismatchError, match="keyed"):
-        other.load_state_dict(states[0])
+    state = tq.merge_state_dicts(states)
+    for loader in loaders(after):
+        loader.load_state_dict(state)
+        found |= disjoint(found, collected(loader))
+    assert found == {
+        number: wanted_of(number) | {"tags": [hashed(item) for item in wanted_of(number)["items"]]}
+        for number in range(ROWS)
+        if not 20 < number <= 40
+    }
+
+
+def disjoint(found, more):
+    assert found.keys().isdisjoint(more)
+    return more
+
+
+def hashed(number):
+    return xxhash.xxh64_intdigest(struct.pack("<q", number), 3) % 50
+
+
+def test_a_state_of_other_columns_is_refused(session):
+    states = []
+    for keyed in ({"sparse": ["shop"]}, {"sparse": ["shop", "items"]}):
+        loader, _ = tq.create_dataloader(
+            "SELECT * FROM t", session=session, **OPTIONS | {"keyed": keyed}
+        )
+        collected(loader, 1)
+        states.append(loader.state_dict())
+    with pytest.raises(tq.CheckpointMismatchError, match="decimal, keyed"):
+        loader.load_state_dict(states[0])
 
 
 # ------------------------------------------------------------------------------------------------
