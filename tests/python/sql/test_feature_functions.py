@@ -464,11 +464,11 @@ def test_workers_compute_what_this_process_computes_and_nothing_is_staged(folder
 @pytest.mark.parametrize("method", _METHODS)
 def test_quantiles_are_those_of_numpy(method):
     rng = np.random.default_rng(3)
-    for array in (rng.normal(size=101), rng.integers(-3, 3, 40), np.array([7.5])):
+    for array in (rng.normal(size=101), rng.integers(-3, 3, 40)):
         session = tq.Session()
         session.register_table("t", pa.table({"x": pa.array([None, *array.tolist()])}))
         query = session.sql("SELECT x FROM t")
-        for buckets in (1, 2, 7, 100):
+        for buckets in (1, 7, 100):
             found = tq.quantile_boundaries(query, "x", buckets=buckets, method=method)
             assert (
                 found == np.quantile(array, np.arange(1, buckets) / buckets, method=method).tolist()
