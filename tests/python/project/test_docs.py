@@ -26,6 +26,7 @@ PAGES = {
     "docs/iceberg.md": (2, "append"),
     "docs/migration.md": (4, ""),
     "docs/options.md": (1, ""),
+    "docs/recommenders.md": (5, "120 steps, the loss fell: True"),
     "docs/scale.md": (1, "ShardPlan"),
     "docs/shuffling.md": (2, ""),
     "docs/sql.md": (1, "SIMILAR TO is not supported"),
