@@ -14,15 +14,14 @@ import random
 import shutil
 import statistics
 import struct
-import sys
 import zlib
 from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow.parquet as pq
 from compare.machine import load, machine
+from compare.report import Row, end_with
 from data import make
-from epochs import Row
 from iceberg import in_turn, read, relative
 
 DATA = Path(".bench")
@@ -247,10 +246,7 @@ def main() -> None:
     print("| work | million rows/s | seconds | spread | CPU seconds |\n|---|---:|---:|---:|---:|")
     found = [row for part in options.only for row in PARTS[part](options.rounds)]
     print(f"\n{load()} after; {DELETED:.0%} of the rows deleted, at random positions")
-    print("\n| target | figure | wanted | |\n|---|---:|---:|---|")
-    for what, figure, wanted, met in found:
-        print(f"| {what} | {figure:.3f} | {wanted} | {'met' if met else 'MISSED'} |")
-    sys.exit(0 if all(met for *_, met in found) else 1)
+    end_with(found)
 
 
 if __name__ == "__main__":

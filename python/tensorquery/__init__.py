@@ -20,6 +20,7 @@ from tensorquery.errors import (
     TensorQueryError,
     UnsupportedTypeError,
 )
+from tensorquery.loading.keyed import KeyedJagged
 from tensorquery.loading.tensors import Encoded, Jagged, to_tensors
 from tensorquery.metrics.time_series import LoaderStatistics
 from tensorquery.sharding.bad_files import Quarantined
@@ -30,6 +31,7 @@ from tensorquery.sharding.trace import Trace, TraceRange
 from tensorquery.sql.asof import asof_join
 from tensorquery.sql.iceberg import SnapshotChange
 from tensorquery.sql.mixture import Mixture, mix
+from tensorquery.sql.quantiles import quantile_boundaries
 from tensorquery.sql.query import Query
 from tensorquery.sql.registry import TableInfo
 from tensorquery.sql.session import Session
@@ -54,6 +56,7 @@ __all__ = [
     "Encoded",
     "EpochVerification",
     "Jagged",
+    "KeyedJagged",
     "LoaderStatistics",
     "Metrics",
     "Mixture",
@@ -92,6 +95,7 @@ __all__ = [
     "list_stages",
     "merge_state_dicts",
     "mix",
+    "quantile_boundaries",
     "seen",
     "to_tensors",
     "verify",

@@ -116,13 +116,13 @@ class QueryDataset(IterableDataset[Any]):
         show_progress: Show bars of tqdm while files are listed and rows staged, counted or verified, and over the rows of each
             epoch that a loader of `create_dataloader` delivers. True: of several ranks on a machine the first one shows them;
             "all": every rank does, below one another. Needs tqdm (``tensorquery[progress]``).
-        output_format: "torch", "numpy", "arrow" (`pyarrow.RecordBatch`) or "dict" (lists).
+        output_format: "torch", "numpy", "kjt" (TorchRec), "arrow" (`pyarrow.RecordBatch`) or "dict" (lists).
         transform: Called on each batch, in the worker; its result is yielded.
         transform_threads: So many threads call `transform` on successive batches at once, up to so many and two ahead of
             the training loop; batches come in the same order and with the same content. It pays where `transform`
             releases the GIL, as numpy and torch do. None: the training loop's thread calls it. Not with worker
             processes, which run side by side as they are.
-        **tensor_kwargs: ``nulls``, ``stack``, ``pad``, ``categories`` and ``decimal``; see `to_tensors`.
+        **tensor_kwargs: ``nulls``, ``stack``, ``pad``, ``categories``, ``decimal`` and ``keyed``; see `to_tensors`.
 
     Raises:
         ConfigError: An option is malformed; names the value and the allowed ones.

@@ -369,7 +369,7 @@ class DatasetPlan:
             "splits": digest(plan.options()),
             "strategy": strategy,
             # Encoded, so that a default is the same whether it was given or not.
-            "tensors": digest([self.output.format, self.output.options]),
+            "tensors": digest(self.output.identity),
             "exclude": digest(deal.exclude),
             "files": file_digests(files),
         }

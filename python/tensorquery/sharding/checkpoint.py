@@ -255,7 +255,7 @@ _PARTS = {
     "filters": "filters",
     "splits": "split_bytes or split_rows",
     "strategy": "split_strategy",
-    "tensors": "tensor options (output_format, nulls, stack, pad, categories, decimal)",
+    "tensors": "tensor options (output_format, nulls, stack, pad, categories, decimal, keyed)",
     "exclude": "exclude",
     "sample": "sample_weight, sample_replacement or num_samples",
     "mixture": "the weights or stop= of the mixture",
