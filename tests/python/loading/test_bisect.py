@@ -106,6 +106,7 @@ def test_the_rows_to_blame_are_found(query, shuffle, monkeypatch, tmp_path):
         assert {*range(ROWS)} - {5} - {*ids_in(without)} == bad
 
 
+@pytest.mark.slow
 def test_a_predicate_says_rows_of_one_kind(query):
     some = query.select(filters="id >= 240 AND id < 330")
     receipts, _ = received(some, shuffle=True)
