@@ -278,7 +278,7 @@ def test_a_type_with_a_name_that_is_none_is_said(tmp_path, name):
     assert damaged
     for path in damaged:
         path.write_bytes(path.read_bytes().replace(name, b'"["'.ljust(len(name))))
-    with pytest.raises(tq.DataError, match=rf"{damaged[-1].name} cannot be decoded.*name"):
+    with pytest.raises(tq.DataError, match=r"\d\.avro cannot be decoded.*name"):
         table.read()
 
 
