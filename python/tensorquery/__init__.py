@@ -20,10 +20,12 @@ from tensorquery.errors import (
     TensorQueryError,
     UnsupportedTypeError,
 )
+from tensorquery.loading.query_rows import QueryRows
 from tensorquery.loading.tensors import Encoded, Jagged, to_tensors
 from tensorquery.metrics.time_series import LoaderStatistics
 from tensorquery.sharding.bad_files import Quarantined
 from tensorquery.sharding.checkpoint import merge_state_dicts
+from tensorquery.sharding.failed_rows import FailedRow
 from tensorquery.sharding.shard_plan import Shard, ShardPlan
 from tensorquery.sharding.shards import RowRange, Split, SplitStrategy
 from tensorquery.sharding.trace import Trace, TraceRange
@@ -48,6 +50,7 @@ __all__ = [
     "ConfigError",
     "DataError",
     "Encoded",
+    "FailedRow",
     "Jagged",
     "LoaderStatistics",
     "Metrics",
@@ -58,6 +61,7 @@ __all__ = [
     "QueryDataLoader",
     "QueryDataset",
     "QueryError",
+    "QueryRows",
     "QueryTrainerMixin",
     "RowRange",
     "Session",

@@ -293,7 +293,8 @@ class EpochState:
     def follows(self, workers: int) -> bool:
         """Whether all cursors follow from the number of steps."""
         layout = self.plan.epochs.layout(workers)
-        return bool(layout["counted"]) and (self.in_order or workers <= 1)
+        is_counted = bool(layout["counted"]) and not self.plan.deal.refills
+        return is_counted and (self.in_order or workers <= 1)
 
     def restore(self, progress: Progress, state: dict[str, Any], workers: int) -> None:
         """Set `progress` to where a state was saved."""

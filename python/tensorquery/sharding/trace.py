@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tensorquery.sharding.epochs import Epochs
     from tensorquery.sharding.left import Left
 
-__all__ = ["Place", "Trace", "TraceRange", "excluded_ranges", "trace_batch"]
+__all__ = ["Place", "Trace", "TraceRange", "excluded_ranges", "rows_of_shards", "trace_batch"]
 
 _SHOWN_RANGES = 20
 _SHOWN_ROWS = 4
@@ -63,6 +63,8 @@ class Trace:
         positions: For each row, in the order of the batch, its split and its output row there.
         physical_rows: For each row, in the order of the batch, the physical row behind it, counted as the range's
             ``counted_from`` says; several rows have the same one where a join or ``unnest`` repeats it.
+        row_numbers: For each row, in the order of the batch, its number among the rows of the query, from 0: the index that
+            `QueryRows` takes.
     """
 
     epoch: int
@@ -73,6 +75,7 @@ class Trace:
     ranges: tuple[TraceRange, ...]
     positions: tuple[tuple[int, int], ...]
     physical_rows: tuple[int, ...]
+    row_numbers: tuple[int, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """The trace as plain data, ready for JSON.
@@ -96,6 +99,7 @@ class Trace:
             ],
             "positions": [list(position) for position in self.positions],
             "physical_rows": list(self.physical_rows),
+            "row_numbers": list(self.row_numbers),
         }
 
     def __repr__(self) -> str:
@@ -171,12 +175,7 @@ def trace_batch(
     dealt, layout = epochs.count(), epochs.layout(place.workers)
     shards = epochs.all_shards(place.workers, place.epoch, place.left)
     worker, batch = _turn(shards, place)
-    counts = list(count() if permuted else dealt)
-    if permuted:
-        run = layout["permuted"]
-        lengths = [min(run, sum(dealt) - start) for start in range(0, sum(dealt), run)]
-    else:
-        lengths = counts
+    counts, lengths = _lengths(dealt, layout, count, permuted)
     # The cursor of a step follows from the counts: nothing before it is simulated.
     cursor = shards.cursor_at(place.rank, worker, batch)
     stream = plan.positions(shards, place.rank, worker, cursor, lengths)
@@ -197,6 +196,7 @@ def trace_batch(
         # Repeated rows come last.
         fresh = min(fresh, max(0, own - batch * layout["batch_size"]))
     physical = _physical(plan, positions)
+    starts = [0, *itertools.accumulate(counts)]
     return Trace(
         epoch=place.epoch,
         rank=place.rank,
@@ -209,7 +209,55 @@ def trace_batch(
         ),
         positions=tuple(positions),
         physical_rows=tuple(physical[position] for position in positions),
+        row_numbers=tuple(starts[split] + row for split, row in positions),
     )
+
+
+def rows_of_shards(
+    plan: _core.Plan,
+    epochs: Epochs,
+    place: Place,
+    rows: Sequence[tuple[int, int]],
+    *,
+    permuted: bool,
+    drawn_from: Callable[[], _core.Stage | None] | None,
+    count: Callable[[], Sequence[int]],
+) -> list[TraceRange]:
+    """Find single rows by worker and number in its shard, one range for each; the other arguments are those of `trace_batch`.
+
+    Shards must have one lane, as those that are refilled have.
+    """
+    dealt, layout = epochs.count(), epochs.layout(place.workers)
+    shards = epochs.all_shards(place.workers, place.epoch, place.left)
+    counts, lengths = _lengths(dealt, layout, count, permuted)
+    positions = []
+    for worker, row in rows:
+        cursor = shards.cursor_after(place.rank, worker, 0, row)
+        stream = plan.positions(shards, place.rank, worker, cursor, lengths, refills=True)
+        found = stream.next()
+        stream.close()
+        assert found is not None, "the row was read before"
+        columns = import_pyarrow().record_batch(found)
+        positions.append((columns.column(0)[0].as_py(), columns.column(1)[0].as_py()))
+    if permuted:
+        stage = None if drawn_from is None else drawn_from()
+        staged = sum(dealt) if stage is None else stage.num_rows
+        positions = _unpermuted(shards, positions, staged, counts, stage)
+    physical = _physical(plan, positions)
+    return [_ranges(plan, [position], physical, repeated=False)[0] for position in positions]
+
+
+def _lengths(
+    dealt: Sequence[int],
+    layout: Mapping[str, Any],
+    count: Callable[[], Sequence[int]],
+    permuted: bool,
+) -> tuple[list[int], list[int]]:
+    """Output rows by split, and rows by split or by run of an order of single rows."""
+    if not permuted:
+        return list(dealt), list(dealt)
+    run, total = layout["permuted"], sum(dealt)
+    return list(count()), [min(run, total - start) for start in range(0, total, run)]
 
 
 def _turn(shards: _core.Shards, place: Place) -> tuple[int, int]:
