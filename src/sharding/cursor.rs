@@ -417,12 +417,13 @@ impl Shard {
 
     /// Returns true if a run that leaves rows out and fills batches up with the rows that follow can
     /// have come to `cursor`: it consumes a row at least for each batch, and all rows with the last.
+    /// One rank may end earlier.
     pub fn accepts_refilled(&self, cursor: &ShardCursor) -> bool {
         let (Some(batches), Some(rows)) = (self.batches(), self.rows()) else { return false };
         let consumed = cursor.rows();
         (cursor.batches..=rows).contains(&consumed)
             && cursor.batches <= batches
-            && (cursor.batches == batches) == (consumed == rows)
+            && (cursor.batches < batches || consumed == rows)
     }
 
     /// The cursor after `batches` batches that consumed `rows` rows of the one lane.

@@ -370,7 +370,8 @@ class EpochState:
     def steps(self, progress: Progress) -> int | None:
         """The step with which this rank's epoch ends, where that is known before."""
         workers = progress.workers or 0
-        if self.plan.epochs.is_dynamic(workers):
+        is_alone = self.plan.topology.world_size == 1
+        if self.plan.epochs.is_dynamic(workers) or (self.plan.deal.refills and is_alone):
             return None
         shards = self.plan.epochs.shards(workers, progress.epoch, progress.left)
         total = 0

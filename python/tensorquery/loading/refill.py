@@ -4,17 +4,17 @@ The rows of a shard come as Arrow data and are tried in their order. A batch on 
 single rows fail; these are left out, and the batch is filled up and tried again. So a batch has fewer than ``batch_size`` rows
 only where the rows of the shard run out.
 
-A shard takes as many steps as were dealt to it, however many rows fail: other ranks count on them. Near the end, where the
-failures that are still allowed could cost a step, one batch is made ahead, and rows that were tried are divided evenly over
-the steps that are left. The sizes follow from the rows that fail and from the number of steps, never from how far somebody
-looked ahead, so that a resumed run goes on with the same batches.
+A shard takes as many steps as were dealt to it, however many rows fail: other ranks count on them. So near the end, where the
+failures that are still allowed could cost a step, batches are made ahead, and the last rows are divided evenly over the steps
+that are left. The sizes follow from the rows that fail and from the number of steps, never from how far somebody looked ahead,
+so that a resumed run goes on with the same batches.
 """
 
 from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -78,6 +78,7 @@ class ShardTerms:
         steps_done: Batches before the first that is read.
         rows_done: Rows before the first that is read.
         cursor_after: The cursor after so many batches that consumed so many rows.
+        may_end: Whether it may end before its last step, since no other rank counts on that.
     """
 
     name: str
@@ -87,6 +88,7 @@ class ShardTerms:
     steps_done: int
     rows_done: int
     cursor_after: Callable[[int, int], list[int]]
+    may_end: bool
 
 
 class _Piece(NamedTuple):
@@ -129,13 +131,18 @@ def _numbers(span: _Span) -> list[tuple[int, int]]:
     return [(piece.first, piece.rows) for piece in span]
 
 
-def _even_parts(rows: int, parts: int) -> list[int]:
-    """`rows` in `parts` parts that differ by at most one; the first ones have more.
+def _sizes(rows: int, steps: int, batch_size: int) -> Iterator[int]:
+    """The sizes of the last `steps` batches, which have `rows` rows: full ones as long as a row is left for each step after.
 
-    >>> _even_parts(8, 3)
-    [3, 3, 2]
+    What is left then is divided evenly. The sizes that follow a batch are the sizes of the rows that follow it.
+
+    >>> list(_sizes(25, 3, 10)), list(_sizes(20, 3, 10)), list(_sizes(11, 4, 10))
+    ([10, 10, 5], [10, 5, 5], [3, 3, 3, 2])
     """
-    return [rows // parts + (part < rows % parts) for part in range(parts)]
+    for step in range(steps, 0, -1):
+        size = batch_size if rows - batch_size >= step - 1 else -(-rows // step)
+        rows -= size
+        yield size
 
 
 class _Made(NamedTuple):
@@ -175,13 +182,13 @@ class RefilledStream:
         self._untried: _Span = []
         # Rows of the shard that were received, and those that were taken to be tried.
         self._received = self._taken = terms.rows_done
-        self._steps = terms.steps_done
+        self._steps, self._end = terms.steps_done, terms.steps
         self._consumed = terms.rows_done
         self._planned: deque[_Made] = deque()
         self._shared_out = False
         self._waiting: deque[Any] = deque()
         self._noted: list[Failure] = []
-        self._failures = 0
+        self._failures, self._last_error = 0, "no error"
         self._handed_rows = self._handed_batches = 0
         self.rows = 0
         self.last = False
@@ -248,48 +255,48 @@ class RefilledStream:
 
     def _next(self) -> _Made | None:
         """The next batch, transformed."""
-        steps = self._terms.steps - self._steps - len(self._waiting)
+        steps = self._end - self._steps - len(self._waiting)
         if steps <= 0:
             return None
-        if not self._planned:
-            self._planned.append(self._make())
-        while len(self._planned) == 1 and steps > 1 and self._may_run_out(steps - 1):
+        while self._left and not self._suffices(steps):
             self._planned.append(self._make())
         if not self._left and not self._shared_out:
             self._share_out(steps)
+        if not self._planned:
+            return None
         made = self._planned.popleft()
         if made.result is None:
             made = made._replace(result=self._transformed(made.span))
         return made
 
-    def _may_run_out(self, steps: int) -> bool:
-        """Whether so few rows are left for the `steps` after the planned batch that failures could cost one of them."""
-        allowed = self._skipping.most - self._failures
-        return self._left - allowed < steps
+    def _suffices(self, steps: int) -> bool:
+        """Whether a batch is planned, and each of the `steps` after it has a row even if all rows fail that still may."""
+        if not self._planned:
+            return False
+        sure = max(0, self._left - (self._skipping.most - self._failures))
+        planned = sum(_rows_in(made.span) for made in self._planned)
+        return planned + sure >= self._terms.batch_size + steps - 1
 
     def _share_out(self, steps: int) -> None:
         """All rows were tried: divide the planned ones over the steps that are left."""
-        first = self._planned[0]
-        others = [piece for made in list(self._planned)[1:] for piece in made.span]
-        keeps = bool(first.span) and _rows_in(others) >= steps - 1
-        span, parts = (others, steps - 1) if keeps else ([*first.span, *others], steps)
+        span = [piece for made in self._planned for piece in made.span]
         rows = _rows_in(span)
-        if rows < parts:
+        if rows < steps and self._terms.may_end:
+            self._end -= steps - rows
+            steps = rows
+        elif rows < steps:
             raise DataError(
-                f"{self._terms.name} has {rows} rows left for {parts} steps, since its last rows failed in transform (the last "
-                f"of them with {self._last_error()}): ranks could not take equal steps. Leave these rows out by a filter or "
-                "exclude= (dataset.failed_rows names them), or use smaller batches"
+                f"{self._terms.name} has {rows} row{'s' * (rows != 1)} left for {steps} steps, since transform failed on too many "
+                f"others (the last time with {self._last_error}), and cannot take the steps that other ranks take. Leave these "
+                "rows out by a filter or exclude= (dataset.failed_rows names those before them), or use a larger batch_size"
             )
-        planned = [first] if keeps else []
-        for size in _even_parts(rows, parts) if parts else []:
+        planned = []
+        for size in _sizes(rows, steps, self._terms.batch_size):
             part, span = _cut(span, size)
             # What was made of just these rows stays as it is.
             same = (made for made in self._planned if _numbers(made.span) == _numbers(part))
             planned.append(next(same, _Made(part, None)))
         self._planned, self._shared_out = deque(planned), True
-
-    def _last_error(self) -> str:
-        return self._noted[-1].error if self._noted else "no error"
 
     # Trying rows.
 
@@ -369,6 +376,7 @@ class RefilledStream:
         if len(text) > _MOST_LETTERS:
             text = text[:_MOST_LETTERS] + "…"
         self._noted.append(Failure(row, text))
+        self._last_error = text
         self._failures += 1
         if self._failures > self._skipping.most:
             raise DataError(
@@ -388,7 +396,7 @@ class RefilledStream:
         """Count a batch as consumed, with the failures before its last row."""
         self.rows = _rows_in(made.span)
         self._steps += 1
-        self.last = self._steps == self._terms.steps
+        self.last = self._steps == self._end
         final = made.span[-1]
         self._consumed = self._terms.rows if self.last else final.first + final.rows
         self.failed = tuple(one for one in self._noted if one.row < self._consumed)

@@ -105,6 +105,7 @@ class DatasetSource:
             steps_done=steps_done,
             rows_done=rows_done,
             cursor_after=partial(shards.cursor_after, rank, worker),
+            may_end=plan.topology.world_size == 1,
         )
         return RefilledStream(stream, builder, skipping, terms)
 

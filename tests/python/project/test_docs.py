@@ -26,6 +26,7 @@ PAGES = {
     "docs/iceberg.md": (2, "append"),
     "docs/migration.md": (4, ""),
     "docs/options.md": (1, ""),
+    "docs/rows.md": (4, "ValueError: no picture"),
     "docs/scale.md": (1, "ShardPlan"),
     "docs/shuffling.md": (2, ""),
     "docs/sql.md": (1, "SIMILAR TO is not supported"),
