@@ -85,7 +85,8 @@ pub fn left_after(
 ) -> Result<Left> {
     run.layout.check()?;
     let mut ranks = 0..run.layout.world_size;
-    if let Some(rank) = ranks.find(|rank| !run.layout.follows_steps() && !run.cursors.contains_key(rank))
+    if let Some(rank) =
+        ranks.find(|rank| !run.layout.follows_steps() && !run.cursors.contains_key(rank))
     {
         return Err(silent(run, rank as usize));
     }

@@ -23,6 +23,10 @@ class FailedRow(Quarantined):
     ``exclude=[row.place for row in dataset.failed_rows]`` leaves these rows out of a later run from the beginning.
 
     Attributes:
+        path: The file, as the user would write it; "memory" for a table in memory.
+        unit: The physical row, for example "row 17" of the file, "row 17 of the table" or "row 17 of the split".
+        rows: 1.
+        error: The exception of the transform: its type and text.
         split: The split's id, as in `ShardPlan.splits`.
         row: The output row, counted from the start of the split, after filters and joins.
         epoch: The epoch in which it failed.

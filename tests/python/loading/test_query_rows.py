@@ -47,7 +47,9 @@ def query_of(folder, sql="SELECT id, x, day, word FROM t"):
 def together(batches):
     """The columns of some batches, each as one list."""
     batches = list(batches)
-    return {name: [value for batch in batches for value in list(batch[name])] for name in batches[0]}
+    return {
+        name: [value for batch in batches for value in list(batch[name])] for name in batches[0]
+    }
 
 
 def same(found, wanted):
@@ -168,7 +170,9 @@ def test_every_kind_of_column_has_scalars(tmp_path):
     with pytest.raises(tq.DataError, match="gap"):
         tq.QueryRows(query, stack=options["stack"]).take([1])
     with pytest.raises(tq.UnsupportedTypeError, match="m"):
-        session.register_table("u", pa.table({"m": pa.array([[(1, 2)]], pa.map_(pa.int8(), pa.int8()))}))
+        session.register_table(
+            "u", pa.table({"m": pa.array([[(1, 2)]], pa.map_(pa.int8(), pa.int8()))})
+        )
         tq.QueryRows(session.table("u"))
 
 
@@ -218,7 +222,9 @@ def test_rows_are_written_once_and_checked(folder):
 def test_hostile_arguments(folder):
     rows = tq.QueryRows(query_of(folder))
     for number in (ROWS, -ROWS - 1, 2**70, -(2**70), np.uint64(2**63 + 1)):
-        with pytest.raises(IndexError, match=f"row {number} is out of range: the query has 1000 rows"):
+        with pytest.raises(
+            IndexError, match=f"row {number} is out of range: the query has 1000 rows"
+        ):
             rows[number]
         with pytest.raises(IndexError, match=rf"row {number} "):
             rows.take([number])
@@ -229,7 +235,9 @@ def test_hostile_arguments(folder):
     assert rows.take(torch.tensor([4, -1]))["id"].tolist() == [4, 999]
     for empty in ([], (), np.empty(0), range(0), slice(5, 5)):
         taken = rows[empty] if isinstance(empty, slice) else rows.take(empty)
-        assert {name: len(values) for name, values in taken.items()} == dict.fromkeys(rows.columns, 0)
+        assert {name: len(values) for name, values in taken.items()} == dict.fromkeys(
+            rows.columns, 0
+        )
     wrong = {
         "a mask of booleans": np.ones(ROWS, bool),
         "whole numbers, got list of float64": [1.0, 2.0],
@@ -241,7 +249,10 @@ def test_hostile_arguments(folder):
     for message, value in wrong.items():
         with pytest.raises(TypeError, match=message):
             rows.take(value)
-    for message, value in {"several of them are a list": (1, 2), "a column of some rows": "id"}.items():
+    for message, value in {
+        "several of them are a list": (1, 2),
+        "a column of some rows": "id",
+    }.items():
         with pytest.raises(TypeError, match=message):
             rows[value]
     for value in (True, None, 1.5):

@@ -49,7 +49,7 @@ class Failing:
     def __call__(self, batch):
         self.calls += 1
         ids, batch["id"] = batch["id"], None
-        wrong = [id for id in ids if id in self.bad]
+        wrong = [row for row in ids if row in self.bad]
         if wrong:
             raise ValueError(f"no picture of {wrong[0]}")
         return {"id": list(ids)}
@@ -83,7 +83,13 @@ def read(query, bad, topology, options, state=None, steps=None):
     found, states, failed = [], [], []
     for rank in range(world_size):
         loader = loader_of(
-            query, bad, rank=rank, world_size=world_size, num_workers=workers, batch_size=batch_size, **options
+            query,
+            bad,
+            rank=rank,
+            world_size=world_size,
+            num_workers=workers,
+            batch_size=batch_size,
+            **options,
         )
         if state is not None:
             loader.load_state_dict(state)
@@ -102,7 +108,7 @@ def test_good_rows_come_once_in_equal_steps_and_resume(folder, without_processes
     dice, options, query = random.Random(f"{mode} {seed}"), MODES[mode], query_of(folder)
     bad = bad_ids(dice)
     topology = (dice.choice([1, 2, 3]), dice.choice([0, 0, 1, 2]), dice.choice([2, 4, 7, 16]))
-    world_size, workers, batch_size = topology
+    _, workers, batch_size = topology
     found, _, failed = read(query, bad, topology, options)
     good = sorted({*range(ROWS)} - bad)
     assert sorted(support.flat(support.flat(found))) == good
@@ -117,7 +123,10 @@ def test_good_rows_come_once_in_equal_steps_and_resume(folder, without_processes
         starts[path], start = start, start + rows
     named = [starts[one.path] + int(one.unit.removeprefix("row ")) for one in failed]
     assert sorted(named) == sorted(bad)
-    assert all(one.error == f"ValueError: no picture of {id}" for one, id in zip(failed, named, strict=True))
+    assert all(
+        one.error == f"ValueError: no picture of {number}"
+        for one, number in zip(failed, named, strict=True)
+    )
     # From a step on: the same batches on the same topology, the rows that are left on another.
     steps = dice.randrange(len(found[0]) + 1)
     head, states, _ = read(query, bad, topology, options, steps=steps)
@@ -130,7 +139,11 @@ def test_good_rows_come_once_in_equal_steps_and_resume(folder, without_processes
     assert ends[0]["epoch"] == 1
     if mode != "custom":
         # Two ranks need a row each.
-        other = (dice.choice([1, 2]) if steps < 2 else 1, dice.choice([0, 1, 2]), dice.choice([3, 9]))
+        other = (
+            dice.choice([1, 2]) if steps < 2 else 1,
+            dice.choice([0, 1, 2]),
+            dice.choice([3, 9]),
+        )
         rest, _, _ = read(query, bad, other, options, state)
         assert sorted(support.flat([*support.flat(head), *support.flat(rest)])) == good
         assert len({len(batches) for batches in rest}) == 1
@@ -159,7 +172,7 @@ def test_an_epoch_is_resumed_again_and_again(folder, without_processes):
     rest = support.flat(stopping.ids(loader))
     delivered = Counter(received + rest)
     assert set(delivered.values()) == {1}
-    wanted = {id for id in range(ROWS) if id % 5 != 2}
+    wanted = {row for row in range(ROWS) if row % 5 != 2}
     # The last run had no transform: it delivers bad rows that were not tried before.
     assert wanted - {*delivered} <= bad
     assert len(wanted - {*delivered}) == gone > 0
@@ -202,7 +215,9 @@ def described(batch):
 def test_more_failures_than_the_limit_are_an_error(folder, without_processes):
     query = query_of(folder)
     always = Failing(range(ROWS))
-    with pytest.raises(tq.DataError, match="failed on 6 rows of rank 0, and max_transform_errors=5") as caught:
+    with pytest.raises(
+        tq.DataError, match="failed on 6 rows of rank 0, and max_transform_errors=5"
+    ) as caught:
         list(loader_of(query, always, max_transform_errors=5))
     assert isinstance(caught.value.__cause__, ValueError)
     assert always.calls < 30
@@ -214,12 +229,16 @@ def test_more_failures_than_the_limit_are_an_error(folder, without_processes):
     with pytest.raises(tq.DataError, match="max_transform_errors=0 allows no more"):
         list(loader_of(query, {3}, max_transform_errors=0))
     # Almost all of a rank: too few are left for its steps.
-    with pytest.raises(tq.DataError, match=r"rank [01] has \d rows? left for 3 steps, since transform failed on"):
+    with pytest.raises(
+        tq.DataError, match=r"rank [01] has \d rows? left for 3 steps, since transform failed on"
+    ):
         for rank in range(2):
             list(loader_of(query, range(4, ROWS), batch_size=50, rank=rank, world_size=2))
     # One rank alone ends then.
     for workers in (0, 2):
-        loader = loader_of(query, {*range(4, 100), *range(101, ROWS)}, batch_size=20, num_workers=workers)
+        loader = loader_of(
+            query, {*range(4, 100), *range(101, ROWS)}, batch_size=20, num_workers=workers
+        )
         assert len(loader) == 12
         found = stopping.ids(loader)
         assert sorted(support.flat(found)) == [0, 1, 2, 3, 100]
@@ -268,9 +287,12 @@ def test_failures_that_no_row_is_to_blame_for_are_errors(folder):
 def test_rows_that_failed_are_named_logged_and_can_be_excluded(folder, caplog):
     query, bad = query_of(folder), {3, 50, 51, 239}
     loader = loader_of(query, bad)
-    with caplog.at_level("INFO", "tensorquery"), pytest.warns(
-        UserWarning, match=r"transform failed on a row \(ValueError: no picture of 3\)"
-    ) as seen:
+    with (
+        caplog.at_level("INFO", "tensorquery"),
+        pytest.warns(
+            UserWarning, match=r"transform failed on a row \(ValueError: no picture of 3\)"
+        ) as seen,
+    ):
         list(loader)
     assert len(seen) == 1
     assert sum("which is left out: ValueError" in one.message for one in caplog.records) == 4
@@ -284,7 +306,9 @@ def test_rows_that_failed_are_named_logged_and_can_be_excluded(folder, caplog):
     splits = later.dataset.shard_plan().splits()
     starts = [0, *itertools.accumulate(split.row_count for split in splits)]
     assert [rows[starts[row.split] + row.row]["id"] for row in found] == sorted(bad)
-    with pytest.raises(tq.ConfigError, match='"skip" the rows of a step depend on which rows before it failed'):
+    with pytest.raises(
+        tq.ConfigError, match='"skip" the rows of a step depend on which rows before it failed'
+    ):
         loader.dataset.trace(step=0)
     assert loader.dataset.metrics()["rows"] == ROWS - 4
 
@@ -300,8 +324,14 @@ def test_rows_that_failed_are_named_logged_and_can_be_excluded(folder, caplog):
         ({"partitions": 4, "batch_size": 8}, "partitions=4"),
         ({"transform_threads": 2}, "transform_threads=2"),
         ({"assignment": "dynamic"}, 'assignment="dynamic"'),
-        ({"on_transform_error": "ignore"}, "on_transform_error='ignore' must be one of 'raise', 'skip'"),
-        ({"on_transform_error": "raise", "max_transform_errors": 3}, "max_transform_errors=3 limits"),
+        (
+            {"on_transform_error": "ignore"},
+            "on_transform_error='ignore' must be one of 'raise', 'skip'",
+        ),
+        (
+            {"on_transform_error": "raise", "max_transform_errors": 3},
+            "max_transform_errors=3 limits",
+        ),
         ({"max_transform_errors": -1}, "max_transform_errors=-1 must be"),
         ({"max_transform_errors": True}, "max_transform_errors=True must be"),
         ({"max_transform_errors": 2.5}, "max_transform_errors=2.5 must be"),
@@ -346,9 +376,13 @@ def test_worker_processes_leave_rows_out(folder):
             rest = stopping.ids(iterator)
             assert sorted(support.flat(head + rest)) == sorted({*range(ROWS)} - bad)
             assert len(head + rest) == len(loader)
-            assert len([row for row in loader.dataset.failed_rows if row.epoch == epoch]) == len(bad)
+            assert len([row for row in loader.dataset.failed_rows if row.epoch == epoch]) == len(
+                bad
+            )
     resumed = loader_of(query, bad, num_workers=2)
     resumed.load_state_dict(state)
     assert stopping.ids(resumed) == rest
-    with pytest.raises(tq.DataError, match=r"rows of worker \d of rank 0, and max_transform_errors=2"):
+    with pytest.raises(
+        tq.DataError, match=r"rows of worker \d of rank 0, and max_transform_errors=2"
+    ):
         list(loader_of(query, bad, num_workers=2, max_transform_errors=2))
