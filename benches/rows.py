@@ -54,13 +54,14 @@ def ours(folder: Path) -> Take:
 
 
 def hugging_face(folder: Path) -> Take:
-    """`datasets.Dataset` over its mapped Arrow files, with its numpy format."""
+    """`datasets.Dataset` over its mapped Arrow files, as Arrow, which is its fastest format; each column as an array."""
     import datasets
 
     datasets.disable_progress_bars()
     files = sorted(map(str, folder.glob("*.parquet")))
     rows = datasets.Dataset.from_parquet(files, cache_dir=str(folder.parent / "rows-datasets"))
-    return rows.with_format("numpy").__getitem__
+    rows = rows.with_format("arrow")
+    return lambda indices: arrays(rows[indices])
 
 
 def lance(folder: Path) -> Take:
@@ -73,12 +74,12 @@ def lance(folder: Path) -> Take:
         found = ds.dataset(folder, format="parquet")
         library.write_dataset(found.scanner().to_reader(), str(place), schema=found.schema)
     rows = library.dataset(str(place))
+    return lambda indices: arrays(rows.take(indices))
 
-    def take(indices: Any) -> dict[str, Any]:
-        table = rows.take(indices)
-        return {name: table[name].to_numpy() for name in table.column_names}
 
-    return take
+def arrays(table: Any) -> dict[str, Any]:
+    """The columns of an Arrow table as NumPy arrays."""
+    return {name: table[name].to_numpy() for name in table.column_names}
 
 
 LIBRARIES: dict[str, Callable[[Path], Take]] = {
@@ -129,7 +130,7 @@ def measure(folder: Path, rounds: int, peer_rows: int) -> list[tuple[str, float,
         if size == TAKEN:
             rate = statistics.median(mine) / 1e6
             found.append(("million random rows/s in one call", rate, ">= 1", rate >= 1))
-        for name in rates.keys() - {"tensorquery"}:
+        for name in sorted(rates.keys() - {"tensorquery"}):
             ratio = statistics.median(a / b for a, b in zip(mine, rates[name], strict=True))
             found.append((f"batches of {size:,}: tensorquery / {name}", ratio, ">= 5", ratio >= 5))
     return found
