@@ -21,7 +21,7 @@ BENCH_ARGS ?=
 # DataFusion is compiled once. abi3 needs no interpreter to build against; see Cargo.toml.
 RUST_SOURCES := Cargo.toml Cargo.lock $(shell find src -name '*.rs' 2>/dev/null)
 
-.PHONY: help audit differential differential-planted setup demo docs fetch browser test test-rust test-fast test-python test-times test-shuffled test-cpus test-servers test-faults test-leaks test-signals test-ballista wheel test-wheel prove slt lint bench bench-micro bench-paired bench-epochs bench-rows bench-iceberg bench-delta bench-scale bench-staging bench-storage bench-device stubtest golden iceberg-fixtures delta-fixtures fixtures fuzz fuzz-collections miri races clean
+.PHONY: help audit differential differential-planted setup demo docs fetch browser test test-rust test-fast test-python test-times test-shuffled test-cpus coverage test-servers test-faults test-leaks test-signals test-ballista wheel test-wheel prove slt lint bench bench-micro bench-paired bench-epochs bench-rows bench-iceberg bench-delta bench-scale bench-staging bench-storage bench-device stubtest golden iceberg-fixtures delta-fixtures fixtures fuzz fuzz-collections miri races clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -93,6 +93,10 @@ test-cpus: $(READY) .demo/complete test-servers ## Run the Python tests as on a 
 	@command -v cc >/dev/null || { echo "make: cc not found. Install a C compiler, which builds what pretends the processors: apt install gcc" >&2; exit 1; }
 	@mkdir -p .cache && cc -shared -fPIC -O1 -Wall -Wextra -o .cache/pretended_cpus.so tests/pretended_cpus.c
 	PRETENDED_CPUS=$(or $(CPUS),16) LD_PRELOAD=$(abspath .cache/pretended_cpus.so) $(BIN)/python -m pytest --numprocesses $(TEST_PROCESSES) --dist worksteal
+
+coverage: $(READY) .demo/complete test-servers ## Measure which lines of src and python the tests run (an hour; not part of `make test`)
+	$(BIN)/python -m pip install --quiet "pytest-cov==7.1.0" "coverage==7.17.5"
+	$(BIN)/python tests/measure_coverage.py --numprocesses $(TEST_PROCESSES) --dist worksteal
 
 test-servers: $(JARS)/rest/complete $(JARS)/hive/complete $(SERVERS)/minio/complete $(SERVERS)/fake-gcs/complete $(SERVERS)/azurite/complete ## Fetch and build the catalogs and stores that the Python tests start (minutes, once)
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -18,8 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from compare.machine import load, machine
+from compare.report import Row, end_with
 from data import make
-from epochs import Row, spread
+from epochs import spread
 from lake import DELETED, PLANNED_DAY, PLANNED_DAYS, PLANNED_FILES, PLANNED_ROWS, catalog_properties
 from lake import make as make_lake
 
@@ -270,10 +270,7 @@ def main() -> None:
     print("| work | million rows/s | seconds | spread | CPU seconds |\n|---|---:|---:|---:|---:|")
     found = [row for part in options.only for row in PARTS[part](options.rounds, lake, data)]
     print(f"\n{load()} after; {DELETED:.0%} of the rows deleted, at random positions")
-    print("\n| target | figure | wanted | |\n|---|---:|---:|---|")
-    for what, figure, wanted, met in found:
-        print(f"| {what} | {figure:.3f} | {wanted} | {'met' if met else 'MISSED'} |")
-    sys.exit(0 if all(met for *_, met in found) else 1)
+    end_with(found)
 
 
 if __name__ == "__main__":

@@ -20,8 +20,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 from compare.machine import load, machine
+from compare.report import Row, end_with
 from data import key_range, make, paged
-from epochs import Row, in_turn, spread
+from epochs import in_turn, spread
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent / "tests" / "python" / "helpers"))
@@ -179,10 +180,7 @@ def main() -> None:
         # Writing goes past the latency.
         found = [row for part in options.only for row in PARTS[part](faults, options.rounds, files)]
     print(f"\n{load()} after")
-    print("\n| target | figure | wanted | |\n|---|---:|---:|---|")
-    for what, figure, wanted, met in found:
-        print(f"| {what} | {figure:.3f} | {wanted} | {'met' if met else 'MISSED'} |")
-    sys.exit(0 if all(met for *_, met in found) else 1)
+    end_with(found)
 
 
 if __name__ == "__main__":

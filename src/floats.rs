@@ -67,7 +67,7 @@ pub fn has_floats(data_type: &DataType) -> bool {
 }
 
 /// The values with each float in one form, also those in lists, structs and maps.
-fn in_one_form(array: &ArrayRef) -> Result<ArrayRef> {
+pub fn in_one_form(array: &ArrayRef) -> Result<ArrayRef> {
     use DataType::{FixedSizeList, Float16, Float32, Float64, LargeList, List, Map, Struct};
     // The sum of -0.0 and 0.0 is 0.0.
     Ok(match array.data_type() {

@@ -20,6 +20,7 @@ from tensorquery.errors import (
     TensorQueryError,
     UnsupportedTypeError,
 )
+from tensorquery.loading.keyed import KeyedJagged
 from tensorquery.loading.query_rows import QueryRows
 from tensorquery.loading.tensors import Encoded, Jagged, to_tensors
 from tensorquery.metrics.time_series import LoaderStatistics
@@ -32,6 +33,7 @@ from tensorquery.sharding.trace import Trace, TraceRange
 from tensorquery.sql.asof import asof_join
 from tensorquery.sql.iceberg import SnapshotChange
 from tensorquery.sql.mixture import Mixture, mix
+from tensorquery.sql.quantiles import quantile_boundaries
 from tensorquery.sql.query import Query
 from tensorquery.sql.registry import TableInfo
 from tensorquery.sql.session import Session
@@ -40,18 +42,24 @@ from tensorquery.sql.stages import StagedRows, StoredStage, clear_stages, list_s
 if TYPE_CHECKING:
     from tensorquery.integrations.nodes import QueryNode as QueryNode
     from tensorquery.integrations.trainer import QueryTrainerMixin
+    from tensorquery.loading.bisect import Culprits, bisect
     from tensorquery.loading.create import create_dataloader
     from tensorquery.loading.dataloader import QueryDataLoader
     from tensorquery.loading.dataset import QueryDataset
+    from tensorquery.loading.seen import Seen, SeenRow, TouchedCheckpoint, seen
+    from tensorquery.loading.verify import EpochVerification, Verification, verify
     from tensorquery.metrics.loader_metrics import Metrics
 
 __all__ = [
     "CheckpointMismatchError",
     "ConfigError",
+    "Culprits",
     "DataError",
     "Encoded",
+    "EpochVerification",
     "FailedRow",
     "Jagged",
+    "KeyedJagged",
     "LoaderStatistics",
     "Metrics",
     "Mixture",
@@ -64,6 +72,8 @@ __all__ = [
     "QueryRows",
     "QueryTrainerMixin",
     "RowRange",
+    "Seen",
+    "SeenRow",
     "Session",
     "Shard",
     "ShardPlan",
@@ -76,17 +86,23 @@ __all__ = [
     "TableInfo",
     "TableNotFoundError",
     "TensorQueryError",
+    "TouchedCheckpoint",
     "Trace",
     "TraceRange",
     "UnsupportedTypeError",
+    "Verification",
     "__version__",
     "asof_join",
+    "bisect",
     "clear_stages",
     "create_dataloader",
     "list_stages",
     "merge_state_dicts",
     "mix",
+    "quantile_boundaries",
+    "seen",
     "to_tensors",
+    "verify",
 ]
 
 _NEEDS_TORCH = {
@@ -95,6 +111,15 @@ _NEEDS_TORCH = {
     "QueryTrainerMixin": "tensorquery.integrations.trainer",
     "Metrics": "tensorquery.metrics.loader_metrics",
     "create_dataloader": "tensorquery.loading.create",
+    "EpochVerification": "tensorquery.loading.verify",
+    "Culprits": "tensorquery.loading.bisect",
+    "bisect": "tensorquery.loading.bisect",
+    "Seen": "tensorquery.loading.seen",
+    "SeenRow": "tensorquery.loading.seen",
+    "TouchedCheckpoint": "tensorquery.loading.seen",
+    "seen": "tensorquery.loading.seen",
+    "Verification": "tensorquery.loading.verify",
+    "verify": "tensorquery.loading.verify",
 }
 # Not in `__all__`, so that `from tensorquery import *` asks for no package that few have.
 _NEEDS_TORCHDATA = {"QueryNode": "tensorquery.integrations.nodes"}

@@ -12,6 +12,7 @@ use parquet::schema::types::{SchemaDescriptor, Type as ParquetType};
 
 use super::judge::refused;
 use super::scans::{LOOKS, ReadTable};
+use crate::formats::FooterNames;
 use crate::iceberg::{LakeTable, Storage};
 use crate::{Error, Result};
 

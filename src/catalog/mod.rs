@@ -3,20 +3,18 @@
 mod agree;
 mod bad_files;
 mod csv_schema;
-mod delta;
 mod file_schema;
 mod files;
 mod infer;
 mod json_array;
-mod lake;
+mod lakehouse;
 mod long_lines;
 mod merge;
 mod sound_scan;
 mod text_types;
 
-pub use delta::open_delta;
 pub use files::{FilesTable, outlined, statistics, unqualified};
 pub use infer::{FilesSpec, ListedFiles, TableOptions, infer_table, list_table};
-pub use lake::open_lake;
+pub use lakehouse::{open_delta, open_lake};
 pub use merge::merge_schemas;
 pub use sound_scan::{SoundScan, of_table, push_filters};

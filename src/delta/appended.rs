@@ -5,6 +5,7 @@ use std::sync::Arc;
 use futures::{StreamExt, TryStreamExt};
 use object_store::{ObjectMeta, ObjectStore};
 
+use super::actions::Action;
 use super::files::LogFiles;
 use super::place::TablePlace;
 use super::replay::{State, read_commit, read_state};
@@ -28,12 +29,10 @@ pub async fn appended_files(
     to: Option<i64>,
 ) -> Result<State> {
     let to = to.unwrap_or_else(|| log.latest());
-    let commits = commits_between(log, name, from, to)?;
+    let commits = read_between(store, log, name, from, to).await?;
     let mut state = read_state(store, log, place, to, name).await?;
-    let read = commits.into_iter().map(|meta| read_commit(store, meta));
-    let read: Vec<_> = futures::stream::iter(read).buffered(AT_ONCE).try_collect().await?;
     state.files.clear();
-    for actions in read {
+    for actions in commits {
         let is_append = !actions
             .iter()
             .any(|action| action.remove.as_ref().is_some_and(|remove| remove.data_change));
@@ -47,16 +46,17 @@ pub async fn appended_files(
     Ok(state)
 }
 
-/// The commits after version `from`, up to version `to`.
+/// The actions of each commit after version `from`, up to version `to`.
 ///
 /// # Errors
 /// `Config` where the versions are out of order, or a commit between them is gone.
-pub fn commits_between<'a>(
-    log: &'a LogFiles,
+pub async fn read_between(
+    store: &Arc<dyn ObjectStore>,
+    log: &LogFiles,
     name: &str,
     from: i64,
     to: i64,
-) -> Result<Vec<&'a ObjectMeta>> {
+) -> Result<Vec<Vec<Action>>> {
     if from > to || from < 0 {
         return Err(Error::config(format!(
             "version {from} of table {name} is not before version {to}, so nothing was appended between them"
@@ -70,5 +70,7 @@ pub fn commits_between<'a>(
             ))
         })
     };
-    (from + 1..=to).map(commit).collect()
+    let commits = (from + 1..=to).map(commit).collect::<Result<Vec<&ObjectMeta>>>()?;
+    let read = commits.into_iter().map(|meta| read_commit(store, meta));
+    futures::stream::iter(read).buffered(AT_ONCE).try_collect().await
 }

@@ -6,18 +6,17 @@ use std::sync::Arc;
 
 use arrow::datatypes::{DataType, TimeUnit};
 use datafusion::scalar::ScalarValue;
-use futures::{StreamExt, TryStreamExt};
 use object_store::ObjectStore;
 use object_store::path::Path;
 use roaring::RoaringTreemap;
 
 use super::actions::{Action, Add, VectorPlace};
-use super::appended::commits_between;
+use super::appended::read_between;
 use super::files::LogFiles;
 use super::history::{commit_info, file_times, times_in_commits_from};
 use super::load::footer_rows;
 use super::place::TablePlace;
-use super::replay::{State, read_commit, read_state};
+use super::replay::{State, read_state};
 use super::schema::{Column, Kind, UTC};
 use super::stats::Stats;
 use super::values::records_of;
@@ -37,9 +36,6 @@ const COMMIT_TIME: &str = "_commit_timestamp";
 
 const INSERT: &str = "insert";
 const DELETE: &str = "delete";
-
-/// Commits that are read at the same time.
-const AT_ONCE: usize = 16;
 
 /// The changes that a file holds.
 #[derive(Clone, Debug)]
@@ -109,11 +105,9 @@ pub async fn changed_files(
     to: Option<i64>,
 ) -> Result<(State, Vec<Change>)> {
     let to = to.unwrap_or_else(|| log.latest());
-    let commits = commits_between(log, name, from, to)?;
+    let commits = read_between(store, log, name, from, to).await?;
     let before = read_state(store, log, place, from, name).await?;
     let mut state = read_state(store, log, place, to, name).await?;
-    let read = commits.into_iter().map(|meta| read_commit(store, meta));
-    let read: Vec<_> = futures::stream::iter(read).buffered(AT_ONCE).try_collect().await?;
     let with_times = times_in_commits_from(&state.metadata).unwrap_or(i64::MAX);
     let times: HashMap<i64, i64> = file_times(log, with_times).into_iter().collect();
     let mut is_kept = before.metadata.property(ENABLED) == Some("true");
@@ -121,7 +115,7 @@ pub async fn changed_files(
     for (path, add) in before.files {
         feed.known.insert(key_of(path, add.deletion_vector.as_ref()), add);
     }
-    for (version, actions) in (from + 1..).zip(read) {
+    for (version, actions) in (from + 1..).zip(commits) {
         if let Some(metadata) = actions.iter().find_map(|action| action.meta_data.as_ref()) {
             is_kept = metadata.property(ENABLED) == Some("true");
         }

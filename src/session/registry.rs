@@ -26,7 +26,7 @@ use crate::formats::with_null_fields;
 use crate::iceberg::catalog::IcebergCatalog;
 use crate::query::{
     LAKE_SCHEMA, NarrowDecimals, PATH_SCHEMA, SAMPLE_SCHEMA, SoundRelations, TimesOfDay,
-    exact_shifts, exact_totals, first_groups_larger, own_functions,
+    exact_shifts, exact_totals, feature_functions, first_groups_larger, own_functions,
 };
 use crate::storage::{
     CacheOptions, ForeignCredentials, IoCounters, RangeCache, StorageOptions, StoreAccess,
@@ -176,7 +176,7 @@ impl Session {
         exact_shifts().into_iter().for_each(|function| context.register_udwf(function));
         exact_totals().into_iter().for_each(|function| context.register_udaf(function));
         context.register_relation_planner(Arc::new(SoundRelations::default()))?;
-        for function in own_functions() {
+        for function in own_functions().chain(feature_functions()) {
             context.state_ref().write().register_udf(function)?;
         }
         context.state_ref().write().register_expr_planner(Arc::new(TimesOfDay))?;

@@ -135,7 +135,16 @@ impl Outputs {
             )));
         }
         self.taken.insert(name.clone(), origin);
-        self.specs.push(OutputSpec { name, kind });
+        self.specs.push(OutputSpec { name, masks: None, kind });
+        Ok(())
+    }
+
+    /// Adds the mask of the output before it.
+    fn push_mask(&mut self, of: &str, origin: String, kind: OutputKind) -> Result<()> {
+        self.push(format!("{of}_mask"), origin, kind)?;
+        if let Some(mask) = self.specs.last_mut() {
+            mask.masks = Some(of.to_owned());
+        }
         Ok(())
     }
 }
@@ -263,7 +272,7 @@ impl Planner<'_> {
                 permutation: None,
             };
             let origin = format!("the mask of column {name:?}");
-            outputs.push(format!("{}_mask", field.name()), origin, output)?;
+            outputs.push_mask(field.name(), origin, output)?;
         }
         let data_type = field.data_type().clone();
         self.plan.columns.push(Column { name, data_type, path: path.to_vec(), policy, mask, kind });
@@ -402,7 +411,7 @@ impl Planner<'_> {
         let mask = members.iter().any(is_masked).then(|| self.slot(DType::Bool));
         if let Some(slot) = mask {
             let origin = format!("the mask of stack {name:?}");
-            outputs.push(format!("{name}_mask"), origin, matrix(slot, DType::Bool))?;
+            outputs.push_mask(name, origin, matrix(slot, DType::Bool))?;
         }
         self.plan.stacks.push(Stack { columns: members, slot, mask, matrix: None });
         Ok(())

@@ -10,6 +10,9 @@ use super::dtype::DType;
 pub struct OutputSpec {
     /// The key: a column, a mask or a stack.
     pub name: String,
+    /// The column or stack of which it is the mask; None for everything else.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub masks: Option<String>,
     /// The value's form.
     #[serde(flatten)]
     pub kind: OutputKind,

@@ -15,6 +15,7 @@ from tensorquery.loading.iterations import Iterations
 from tensorquery.loading.iterator import ShardIterator
 from tensorquery.loading.shard_source import DatasetSource
 from tensorquery.metrics.counters import SharedCounters
+from tensorquery.metrics.progress import make_bar
 
 __all__ = ["CompatIterations"]
 
@@ -56,18 +57,16 @@ class CompatIterations(Iterations):
         """A bar over the rows of a shard, where one is wanted."""
         if self._bars is None:
             return None
-        from tqdm import tqdm
-
         plan = self._state.plan
         rank = plan.topology.rank
         shards = plan.epochs.shards(progress.workers or 0, progress.epoch, progress.left)
         _, rows = shards.size(rank, worker)
-        return tqdm(
+        return make_bar(
             total=rows,
             desc=f"rank {rank}, worker {worker}",
             position=worker,
             leave=False,
             mininterval=self._bars,
-            maxinterval=max(self._bars, 1e-3),
+            dynamic_ncols=False,
             unit="rows",
         )

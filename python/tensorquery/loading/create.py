@@ -108,6 +108,7 @@ def create_dataloader(
     pad: Mapping[str, Any] | None = None,
     categories: Mapping[str, Sequence[Any]] | None = None,
     decimal: str = "float64",
+    keyed: Mapping[str, Sequence[str] | Mapping[str, str]] | None = None,
     transform: Callable[[Any], Any] | None = None,
     transform_threads: int | None = None,
     on_transform_error: str = "raise",
@@ -212,12 +213,13 @@ def create_dataloader(
             rows of each epoch, with rows per second, the part of the time that the training loop waits, and where rows are
             known without counting them the time that is left. True: of several ranks on a machine the first one shows them;
             "all": every rank does, below one another. Needs tqdm (``tensorquery[progress]``).
-        output_format: "torch", "numpy", "arrow" or "dict".
+        output_format: "torch", "numpy", "kjt" (TorchRec), "arrow" or "dict".
         nulls: "error", "nan", "mask", a fill value, or a dict of these by column.
         stack: ``{"x": ["f0", "f1"]}`` packs columns into one contiguous (N, F) tensor.
         pad: Padding of variable lists by column: a value, or (value, length).
         categories: Stable codes for strings by column: the list of all values.
         decimal: "float64", or "int64" for unscaled integers.
+        keyed: ``{"sparse": ["item", "tags"]}`` packs ids into one keyed jagged output; see `to_tensors`.
         transform: Called on each batch after conversion, in the worker.
         transform_threads: Threads that call `transform` on successive batches at once, with ``num_workers=0``; see `QueryDataset`.
         on_transform_error: "raise": an exception of `transform` ends the epoch. "skip": the rows on which `transform` fails are left

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -118,7 +118,7 @@ class QueryDataset(IterableDataset[Any]):
         show_progress: Show bars of tqdm while files are listed and rows staged, counted or verified, and over the rows of each
             epoch that a loader of `create_dataloader` delivers. True: of several ranks on a machine the first one shows them;
             "all": every rank does, below one another. Needs tqdm (``tensorquery[progress]``).
-        output_format: "torch", "numpy", "arrow" (`pyarrow.RecordBatch`) or "dict" (lists).
+        output_format: "torch", "numpy", "kjt" (TorchRec), "arrow" (`pyarrow.RecordBatch`) or "dict" (lists).
         transform: Called on each batch, in the worker; its result is yielded.
         transform_threads: So many threads call `transform` on successive batches at once, up to so many and two ahead of
             the training loop; batches come in the same order and with the same content. It pays where `transform`
@@ -128,7 +128,7 @@ class QueryDataset(IterableDataset[Any]):
             and listed in `failed_rows`, and batches are filled up with the rows that follow. See `create_dataloader`.
         max_transform_errors: Rows of a rank (of a worker, where there are worker processes) that may fail in an epoch; one more
             is an error. None is 1,000.
-        **tensor_kwargs: ``nulls``, ``stack``, ``pad``, ``categories`` and ``decimal``; see `to_tensors`.
+        **tensor_kwargs: ``nulls``, ``stack``, ``pad``, ``categories``, ``decimal`` and ``keyed``; see `to_tensors`.
 
     Raises:
         ConfigError: An option is malformed; names the value and the allowed ones.
@@ -355,6 +355,36 @@ class QueryDataset(IterableDataset[Any]):
             DataError: A file cannot be read, or has other rows than were counted.
         """
         return self._tracer.trace(rank, step, epoch)
+
+    def receipt(
+        self, name: str | None = None, *, after: Iterable[Mapping[str, Any]] | None = None
+    ) -> dict[str, Any]:
+        """What this rank has delivered, as plain data to keep with a checkpoint.
+
+        Each call adds a record, chained to the one before by SHA-256: the steps received since then, with plan, snapshots,
+        files, seed and topology, from which the rows follow. Iterations that were left early are in it. Batches count as
+        for ``loader.state_dict()``: when the training loop has received them.
+
+        Keep the last receipt of each rank; it has all records of its process. `tensorquery.seen` and
+        `tensorquery.verify` take the receipts of all ranks.
+
+        Args:
+            name: A name of the checkpoint, for what `tensorquery.seen` says; up to 200 letters.
+            after: For a run that goes on from a checkpoint: the receipts of all ranks that were saved with it. The chain
+                then begins with their last digests. The same in each call.
+
+        Returns:
+            The receipt, ready for JSON.
+
+        Raises:
+            ConfigError: The order of batches follows from the speed of workers (``assignment="dynamic"``,
+                ``in_order=False``), or this is a worker's or another copy of the dataset.
+            CheckpointMismatchError: One of `after` is damaged.
+        """
+        state = self._state
+        # An epoch may be over with its last batch.
+        _ = state.progress
+        return state.deliveries.receipt(self._plan, in_order=state.in_order, name=name, after=after)
 
     def refresh(self) -> list[SnapshotChange]:
         """Move the pins of the query's Iceberg tables to the current snapshots, for the epochs to come.

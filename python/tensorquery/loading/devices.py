@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import sys
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from typing import Any, TypeVar
 
@@ -36,7 +37,7 @@ def checked_device(device: Any, output_format: str) -> torch.device | None:
         wanted = torch.device(device)
     except RuntimeError as error:
         raise ConfigError(f"device={device!r} is no device of torch: {error}") from error
-    if output_format != "torch":
+    if output_format not in ("torch", "kjt"):
         raise ConfigError(
             f'device={str(wanted)!r} is for tensors; choose output_format="torch" instead of {output_format!r}, or leave '
             "device out"
@@ -139,6 +140,8 @@ def _moved(found: Any, device: torch.device) -> Any:
     if isinstance(found, PackedSequence):
         # Its lengths stay where torch wants them.
         return found.to(device, non_blocking=True)  # type: ignore[arg-type]
+    if _is_keyed(found):
+        return found.to(device, non_blocking=True)
     if isinstance(found, Mapping):
         return _alike(found, {name: _moved(value, device) for name, value in found.items()})
     if isinstance(found, tuple) and hasattr(found, "_fields"):
@@ -149,6 +152,12 @@ def _moved(found: Any, device: torch.device) -> Any:
         kind: Any = type(found)
         return kind(_moved(value, device) for value in found) if has_tensors else found
     return found
+
+
+def _is_keyed(found: Any) -> bool:
+    """Whether it is a `KeyedJaggedTensor` of TorchRec."""
+    torchrec = sys.modules.get("torchrec.sparse.jagged_tensor")
+    return torchrec is not None and isinstance(found, torchrec.KeyedJaggedTensor)
 
 
 def _alike(found: Mapping[Any, Any], moved: dict[Any, Any]) -> Any:
@@ -168,6 +177,10 @@ def _each_tensor(found: Any, call: Callable[[torch.Tensor], Any]) -> None:
             call(found.offsets())  # type: ignore[attr-defined]
         else:
             call(found)
+    elif _is_keyed(found):
+        for tensor in (found.values(), found.lengths(), found.weights_or_none()):
+            if tensor is not None:
+                call(tensor)
     elif isinstance(found, Mapping):
         for value in found.values():
             _each_tensor(value, call)

@@ -13,6 +13,7 @@ from torch.utils.data import get_worker_info
 
 from tensorquery import _core
 from tensorquery.errors import CheckpointMismatchError, ConfigError
+from tensorquery.loading.deliveries import Deliveries
 from tensorquery.loading.epoch_progress import Progress
 from tensorquery.loading.iterator import ShardIterator
 from tensorquery.loading.plan import DatasetPlan
@@ -49,6 +50,7 @@ class EpochState:
         workers: Worker processes of the loader.
         in_order: Whether the loader delivers the batches of its workers in turn.
         starts_workers: Whether our own loader starts its workers just now, and so in the copies that these have.
+        deliveries: What was delivered in this process, for the receipt.
         generation: How often the plan has changed, or a state was loaded; in a worker, until it was made.
     """
 
@@ -64,6 +66,7 @@ class EpochState:
         self.workers = 0
         self.in_order = True
         self.starts_workers = False
+        self.deliveries = Deliveries()
         self.generation = 0
         self._shares_in = os.getpid()
         # The iteration for which a worker process was made: one that starts late must not take from a newer one.
@@ -119,6 +122,7 @@ class EpochState:
         sent = copy.copy(self)
         sent.plan = self.plan.sent(self.workers, self.starts_workers, self.progress)
         sent.newest = sent.loop = None
+        sent.deliveries = Deliveries()
         sent._shares_in = -1
         return sent
 
@@ -287,6 +291,7 @@ class EpochState:
         if self.plan.epochs.is_dynamic(workers) and not self.plan.is_in_worker:
             dealt = self.plan.epochs.shards(workers, epoch, progress.left)
             progress.ledger = Ledger(workers, dealt.num_pieces(self.plan.topology.rank))
+        self.deliveries.begun(self.plan, progress)
         self.progress, self.awaited = progress, None
         return progress
 

@@ -14,6 +14,7 @@ from tensorquery._util.options import (
     check_non_negative_int,
     check_positive_int,
 )
+from tensorquery.loading.keyed import check_keyed
 from tensorquery.loading.refill import Skipping, check_refilled, check_skipping
 from tensorquery.loading.tensors import TensorOutput, tensor_options
 from tensorquery.loading.transform_threads import check_threads
@@ -68,6 +69,7 @@ class LoaderOptions:
     pad: Mapping[str, Any] | None = None
     categories: Mapping[str, Sequence[Any]] | None = None
     decimal: str = "float64"
+    keyed: Mapping[str, Sequence[str] | Mapping[str, str]] | None = None
     transform: Callable[[Any], Any] | None = None
     transform_threads: int | None = None
     on_transform_error: str = "raise"
@@ -113,7 +115,7 @@ class LoaderOptions:
             categories=self.categories,
             decimal=self.decimal,
         )
-        return TensorOutput(self.output_format, options)
+        return TensorOutput(self.output_format, options, keyed=check_keyed(self.keyed))
 
     @cached_property
     def staging(self) -> Staging:

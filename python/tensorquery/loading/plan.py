@@ -44,7 +44,7 @@ Recipe = tuple[str, list[bytes], list[tuple[str, Any]]]
 """The arguments of `_core.Plan.from_recipe`."""
 
 _OPENED = (
-    "query", "staged", "core", "builder", "stage", "deal", "quarantine", "constant", "_whole", "_recipe", "_share_recipe",
+    "query", "_staged", "core", "builder", "stage", "deal", "quarantine", "constant", "_whole", "_recipe", "_share_recipe",
     "_stage_path", "_dealt",
 )  # fmt: skip
 """The attributes that `DatasetPlan.open` and `_take` set."""
@@ -104,6 +104,25 @@ class DatasetPlan:
     def group(self) -> Any | None:
         """The process group whose ranks share the data, where it is not the global one."""
         return None if self._options is None else self._options.group
+
+    def query_and_options(self) -> tuple[Query | Mixture, LoaderOptions]:
+        """The query and the options, for another plan of it in one process alone.
+
+        Raises:
+            ConfigError: This is a copy, which has neither.
+        """
+        if self.query is None or self._options is None:
+            raise ConfigError("this is a copy of a dataset, which has no query; give the dataset")
+        alone = replace(
+            self._options, rank=0, world_size=1, process_group=None, device_mesh=None, partitions=None,
+            remainder="even", assignment="static", transform_threads=None, show_progress=False,
+        )  # fmt: skip
+        return self.query, alone
+
+    @property
+    def stage_mode(self) -> str:
+        """Which parts of the query are staged: "auto", "never" or "always"."""
+        return "auto" if self._options is None else self._options.stage
 
     @property
     def stages(self) -> list[StagedRows]:
@@ -350,7 +369,7 @@ class DatasetPlan:
             "splits": digest(plan.options()),
             "strategy": strategy,
             # Encoded, so that a default is the same whether it was given or not.
-            "tensors": digest([self.output.format, self.output.options]),
+            "tensors": digest(self.output.identity),
             "exclude": digest(deal.exclude),
             "files": file_digests(files),
         }

@@ -12,20 +12,28 @@ from __future__ import annotations
 import importlib
 import json
 import math
-import numbers
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from types import ModuleType
 from typing import Any, NamedTuple
 
 from tensorquery import _core
-from tensorquery._util.options import check_choice, check_positive_int, check_text, nearest_name
+from tensorquery._util.options import check_choice
 from tensorquery._util.tensor_views import tensor_over
 from tensorquery.errors import ConfigError, DataError, UnsupportedTypeError
+from tensorquery.loading.keyed import (
+    KeyedColumns,
+    KeyedJagged,
+    check_keyed,
+    keyed_makers,
+    keyed_tensor_class,
+)
+from tensorquery.loading.tensor_options import TENSOR_OPTIONS, tensor_options
 
 __all__ = [
+    "TENSOR_OPTIONS",
     "BatchBuilder",
     "Encoded",
     "Jagged",
@@ -34,11 +42,9 @@ __all__ = [
     "to_tensors",
 ]
 
-OUTPUT_FORMATS = ("torch", "numpy", "arrow", "dict")
-TENSOR_OPTIONS = ("nulls", "stack", "pad", "categories", "decimal")
-"""The keywords of `tensor_options`."""
-_POLICIES = ("error", "nan", "mask")
-_DECIMALS = ("float64", "int64")
+OUTPUT_FORMATS = ("torch", "numpy", "kjt", "arrow", "dict")
+OF_TENSORS = ("torch", "numpy", "kjt")
+"""Formats whose values the core gathers into a block."""
 
 # Offset in bytes, and count of elements, in the batch's block; or a whole block of its own.
 Slot = tuple[int, int] | _core.Block
@@ -72,7 +78,7 @@ def check_output_format(output_format: object) -> str:
     """Return `output_format` where it is known and its library is installed.
 
     Raises:
-        ConfigError: It is none of "torch", "numpy", "arrow" and "dict".
+        ConfigError: It is none of "torch", "numpy", "kjt", "arrow" and "dict".
         ImportError: Its library is missing; says how to install it.
     """
     name = check_choice("output_format", output_format, OUTPUT_FORMATS)
@@ -81,7 +87,7 @@ def check_output_format(output_format: object) -> str:
 
 
 def _library(output_format: str) -> ModuleType:
-    module = {"torch": "torch", "numpy": "numpy"}.get(output_format, "pyarrow")
+    module = {"torch": "torch", "kjt": "torch", "numpy": "numpy"}.get(output_format, "pyarrow")
     try:
         return importlib.import_module(module)
     except ImportError as error:
@@ -91,135 +97,6 @@ def _library(output_format: str) -> ModuleType:
             f"run `pip install {module}`, or choose output_format={' or '.join(map(repr, others))}",
             name=module,
         ) from error
-
-
-# --------------------------------------------------------------------------------------------------------
-# Options: from Python values to the JSON that Rust reads. Rust checks them against the schema.
-
-
-def tensor_options(
-    *,
-    nulls: Any = "error",
-    stack: Mapping[str, Sequence[str]] | None = None,
-    pad: Mapping[str, Any] | None = None,
-    categories: Mapping[str, Sequence[Any]] | None = None,
-    decimal: str = "float64",
-) -> str:
-    """Check the options of `to_tensors` as far as one can without a schema.
-
-    Returns:
-        JSON for ``_core.TensorConverter``; plain data, so that a recipe can carry it.
-
-    Raises:
-        ConfigError: A value is of the wrong type or not among those allowed.
-    """
-    return json.dumps(
-        {
-            "nulls": _nulls(nulls),
-            "stack": [
-                [name, _names(f"stack[{name!r}]", columns)]
-                for name, columns in _items("stack", stack)
-            ],
-            "pad": {name: _pad(name, pad) for name, pad in _items("pad", pad)},
-            "categories": {
-                name: _categories(name, values) for name, values in _items("categories", categories)
-            },
-            "decimal": check_choice("decimal", decimal, _DECIMALS),
-        }
-    )
-
-
-def _items(option: str, value: Any) -> Iterable[tuple[str, Any]]:
-    if value is None:
-        return ()
-    if not isinstance(value, Mapping):
-        raise ConfigError(f"{option} must be a dict by column name, not {value!r}")
-    for name in value:
-        if not isinstance(name, str):
-            raise ConfigError(f"{option}: names must be strings, not {name!r}")
-    return value.items()
-
-
-def _names(option: str, value: Any) -> list[str]:
-    if isinstance(value, str) or not isinstance(value, Iterable):
-        raise ConfigError(f"{option} must be a list of column names, not {value!r}")
-    names = _in_order(option, value)
-    for name in names:
-        if not isinstance(name, str):
-            raise ConfigError(f"{option}: column names must be strings, not {name!r}")
-    return names
-
-
-def _nulls(nulls: Any) -> dict[str, Any]:
-    if isinstance(nulls, Mapping):
-        return {
-            "columns": {
-                name: _policy(f"nulls[{name!r}]", rule) for name, rule in _items("nulls", nulls)
-            }
-        }
-    if isinstance(nulls, str) and nulls not in _POLICIES:
-        near = nearest_name(nulls, _POLICIES)
-        hint = f"; did you mean {near!r}?" if near else ""
-        raise ConfigError(
-            f"nulls={nulls!r}: allowed are 'error', 'nan', 'mask', a number, or a dict by column (a string "
-            f"to fill with is given by column: nulls={{'name': {nulls!r}}}){hint}"
-        )
-    return {"all": _policy("nulls", nulls)}
-
-
-def _policy(option: str, rule: Any) -> Any:
-    if isinstance(rule, str) and rule in _POLICIES:
-        return rule
-    return {"fill": _value(option, rule)}
-
-
-def _pad(name: str, pad: Any) -> dict[str, Any]:
-    max_length = None
-    if isinstance(pad, tuple):
-        if len(pad) != 2:
-            raise ConfigError(f"pad[{name!r}] must be a value or (value, max_length), not {pad!r}")
-        pad, max_length = pad
-    if max_length is not None:
-        max_length = check_positive_int(f"pad[{name!r}] max_length", max_length)
-    return {"value": _value(f"pad[{name!r}]", pad), "max_length": max_length}
-
-
-def _categories(name: str, values: Any) -> list[Any]:
-    if isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
-        raise ConfigError(f"categories[{name!r}] must be a list of values, not {values!r}")
-    option = f"categories[{name!r}]"
-    return [_value(option, value) for value in _in_order(option, values)]
-
-
-def _in_order(option: str, values: Iterable[Any]) -> list[Any]:
-    """The values as a list, where their order is one that all processes have."""
-    if isinstance(values, set | frozenset):
-        raise ConfigError(
-            f"{option} must be a list, not a set, whose order is another one in each process; write sorted(…)"
-        )
-    return list(values)
-
-
-def _value(option: str, value: Any) -> dict[str, Any]:
-    """One value as Rust reads it. Floats travel as text: JSON has neither NaN nor infinities."""
-    if hasattr(value, "item") and getattr(value, "ndim", 0) == 0:
-        value = value.item()  # a scalar of numpy or torch
-    if isinstance(value, bool):
-        return {"bool": value}
-    if isinstance(value, numbers.Integral):
-        whole = int(value)
-        if not -(2**63) <= whole < 2**64:
-            raise ConfigError(f"{option}: {whole} does not fit 64 bits")
-        return {"int": whole}
-    if isinstance(value, numbers.Real):
-        return {"float": repr(float(value))}
-    if isinstance(value, str):
-        return {"text": check_text(option, value)}
-    if isinstance(value, bytes | bytearray):
-        return {"bytes": list(value)}
-    raise ConfigError(
-        f"{option}: allowed are bool, int, float, str and bytes values, not {value!r} of type {type(value).__name__}"
-    )
 
 
 # --------------------------------------------------------------------------------------------------------
@@ -257,6 +134,24 @@ class _Numpy:
 
     def check_jagged(self, column: str) -> None:
         """Nothing: any NumPy will do."""
+
+    def joined(self, arrays: Sequence[Any], dtype: str) -> Any:
+        """The arrays one after the other, as this dtype."""
+        return self._numpy.concatenate([array.astype(dtype, copy=False) for array in arrays])
+
+    def equal(self, one: Any, other: Any) -> bool:
+        return bool((one == other).all())
+
+    def filled(self, rows: int, each: int) -> Any:
+        """For each row the number `each`."""
+        return self._numpy.full(rows, each, dtype="int64")
+
+    def differences(self, ends: Any) -> Any:
+        return self._numpy.diff(ends)
+
+    def counts(self, valid: Any, each: int) -> Any:
+        """For each row `each` where it is valid, else 0."""
+        return valid.astype("int64") * each
 
 
 class _Torch:
@@ -304,6 +199,27 @@ class _Torch:
                 f"not have: fill its rows to one length (pad={{{column!r}: 0}}), update torch to 2.5 or newer, or choose "
                 'output_format="numpy"'
             )
+
+    def joined(self, arrays: Sequence[Any], dtype: str) -> Any:
+        """The tensors one after the other, as this dtype; pinned where they are."""
+        torch, wanted = self._torch, getattr(self._torch, dtype)
+        total = sum(len(array) for array in arrays)
+        joined = torch.empty(total, dtype=wanted, pin_memory=arrays[0].is_pinned())
+        return torch.cat([array.to(wanted) for array in arrays], out=joined)
+
+    def equal(self, one: Any, other: Any) -> bool:
+        return bool(self._torch.equal(one, other))
+
+    def filled(self, rows: int, each: int) -> Any:
+        """For each row the number `each`."""
+        return self._torch.full((rows,), each, dtype=self._torch.int64)
+
+    def differences(self, ends: Any) -> Any:
+        return self._torch.diff(ends)
+
+    def counts(self, valid: Any, each: int) -> Any:
+        """For each row `each` where it is valid, else 0."""
+        return valid.to(self._torch.int64) * each
 
 
 # --------------------------------------------------------------------------------------------------------
@@ -407,17 +323,24 @@ class TensorOutput:
     """How batches come out.
 
     Attributes:
-        format: "torch", "numpy", "arrow" or "dict".
+        format: "torch", "numpy", "kjt", "arrow" or "dict".
         options: From `tensor_options`.
+        keyed: From `check_keyed`.
     """
 
     format: str
     options: str
+    keyed: KeyedColumns = field(default_factory=dict, kw_only=True)
 
     @property
     def core_options(self) -> str | None:
         """The options for the core; None where it delivers Arrow data."""
-        return self.options if self.format in ("torch", "numpy") else None
+        return self.options if self.format in OF_TENSORS else None
+
+    @property
+    def identity(self) -> list[Any]:
+        """The choices by which a state knows batches of its own form."""
+        return [self.format, self.options, *([self.keyed] if self.keyed else [])]
 
     def builder(self, schema: Any) -> BatchBuilder:
         """A builder of such batches of a schema.
@@ -429,7 +352,9 @@ class TensorOutput:
             ConfigError: The format is unknown, or an option does not fit the schema.
             UnsupportedTypeError: A column has no tensor form.
         """
-        return BatchBuilder(schema, output_format=self.format, options=self.options)
+        return BatchBuilder(
+            schema, output_format=self.format, options=self.options, keyed=self.keyed
+        )
 
 
 class BatchBuilder:
@@ -437,8 +362,9 @@ class BatchBuilder:
 
     Args:
         schema: The query's schema: anything with ``__arrow_c_schema__``.
-        output_format: "torch", "numpy", "arrow" or "dict".
+        output_format: "torch", "numpy", "kjt", "arrow" or "dict".
         options: From `tensor_options`; None: its defaults.
+        keyed: From `check_keyed`; None: no keyed outputs.
 
     Raises:
         ConfigError: An option names an unknown column, does not fit a column's type, or needs torch or
@@ -448,19 +374,35 @@ class BatchBuilder:
     """
 
     def __init__(
-        self, schema: Any, *, output_format: str = "torch", options: str | None = None
+        self,
+        schema: Any,
+        *,
+        output_format: str = "torch",
+        options: str | None = None,
+        keyed: KeyedColumns | None = None,
     ) -> None:
         self.output_format = check_output_format(output_format)
+        if output_format == "kjt" and not keyed:
+            raise ConfigError(
+                'output_format="kjt" needs keyed=, which says the columns: keyed={"sparse": ["item", "shop"]}'
+            )
         options = tensor_options() if options is None else options
         self._schema = schema
         self._specs: list[dict[str, Any]] = []
         self.converter: _core.TensorConverter | None = None
         """Turns pieces of Arrow data into what `build` takes; None for "arrow" and "dict"."""
-        if output_format in ("torch", "numpy"):
-            kit = _Torch() if output_format == "torch" else _Numpy()
+        if output_format in OF_TENSORS:
+            kit = _Numpy() if output_format == "numpy" else _Torch()
+            finish = keyed_tensor_class() if output_format == "kjt" else KeyedJagged
             self.converter = _core.TensorConverter(schema, options)
             self._specs = json.loads(self.converter.outputs())
-            self._makers = [(spec["name"], _maker(spec, kit)) for spec in self._specs]
+            packing, packed = keyed_makers(keyed or {}, self._specs, kit, finish, _maker)
+            alone = [spec for spec in self._specs if spec["name"] not in packed]
+            self._makers = [(spec["name"], _maker(spec, kit)) for spec in alone] + packing
+        elif keyed:
+            raise ConfigError(
+                f"keyed={keyed!r}: only for output_format 'torch', 'numpy' and 'kjt'; {output_format!r} keeps Arrow's own values"
+            )
         elif options != tensor_options():
             defaults = json.loads(tensor_options())
             chosen = [
@@ -496,11 +438,11 @@ class BatchBuilder:
         """Make the batch that the user sees.
 
         Args:
-            raw: From `gather` or from the Rust stream: the tuple `Raw` for "torch" and "numpy", an Arrow
+            raw: From `gather` or from the Rust stream: the tuple `Raw` for tensors and arrays, an Arrow
                 batch for "arrow" and "dict".
 
         Returns:
-            A dict from column name to tensor, array, list, `Encoded`, `Jagged` or dict; for "arrow" a
+            A dict from column name to tensor, array, list, `Encoded`, `Jagged`, `KeyedJagged` or dict; for "arrow" a
             ``pyarrow.RecordBatch``, for "dict" a dict of lists.
         """
         if self.converter is not None:
@@ -536,6 +478,7 @@ def to_tensors(
     pad: Mapping[str, Any] | None = None,
     categories: Mapping[str, Sequence[Any]] | None = None,
     decimal: str = "float64",
+    keyed: Mapping[str, Sequence[str] | Mapping[str, str]] | None = None,
 ) -> Any:
     """Convert Arrow data to tensors, copying each value once.
 
@@ -545,7 +488,8 @@ def to_tensors(
     Args:
         batch: N rows: anything with ``__arrow_c_array__`` or ``__arrow_c_stream__``, such as a
             ``pyarrow.Table``, a ``polars.DataFrame`` or a ``datafusion`` frame.
-        output_format: "torch", "numpy", "arrow" (a ``pyarrow.RecordBatch``) or "dict" (lists).
+        output_format: "torch", "numpy", "arrow" (a ``pyarrow.RecordBatch``) or "dict" (lists); "kjt" is "torch" with
+            keyed outputs as TorchRec's ``KeyedJaggedTensor``.
         nulls: What a null becomes: "error", "nan" (floats only), "mask" (0, "" or an empty list, and a
             second output ``<column>_mask`` that is True where the value is valid), or a fill value. A dict
             chooses by column; a null in a column that it does not name is an error.
@@ -555,6 +499,9 @@ def to_tensors(
         categories: For string, binary and dictionary columns: all values; the output is int64
             positions in that list.
         decimal: "float64", or "int64" for unscaled integers.
+        keyed: Output name to columns of integer ids, scalars or lists, that are packed into one `KeyedJagged`; or to
+            a dict from each such column to a column of its ids' weights. A NULL is an error, or under
+            ``nulls={column: "mask"}`` a row without ids; then no mask is delivered.
 
     Returns:
         Column name to tensor. Scalars have shape (N,), fixed-size lists of length K (N, K). Dates, times
@@ -571,5 +518,7 @@ def to_tensors(
     options = tensor_options(
         nulls=nulls, stack=stack, pad=pad, categories=categories, decimal=decimal
     )
-    builder = BatchBuilder(schema, output_format=output_format, options=options)
+    builder = BatchBuilder(
+        schema, output_format=output_format, options=options, keyed=check_keyed(keyed)
+    )
     return builder.build(builder.gather(pieces))

@@ -8,9 +8,10 @@ from tensorquery._util.options import check_non_negative_int
 from tensorquery.errors import ConfigError
 from tensorquery.loading.epoch_progress import Progress
 from tensorquery.loading.epoch_state import EpochState
+from tensorquery.sharding.delivered import Dealt, Share
 from tensorquery.sharding.failed_rows import FailedRow, find_failed
 from tensorquery.sharding.shard_plan import ShardPlan
-from tensorquery.sharding.trace import Place, Trace, trace_batch
+from tensorquery.sharding.trace import Trace, trace_batch
 
 __all__ = ["Tracer"]
 
@@ -50,13 +51,13 @@ class Tracer:
         """Find the rows of a batch; see `QueryDataset.trace`."""
         state, plan = self._state, self._state.plan
         self._check_home("trace()")
-        assert plan.core is not None
         if plan.deal.refills:
             raise ConfigError(
                 'with on_transform_error="skip" the rows of a step depend on which rows before it failed, and are not known '
                 "without transforming them again; dataset.failed_rows has those that failed. Trace a loader without it"
             )
         plan.widen()
+        assert plan.core is not None
         rank = plan.topology.rank if rank is None else check_non_negative_int("rank", rank)
         if rank >= plan.topology.world_size:
             raise ConfigError(
@@ -80,10 +81,16 @@ class Tracer:
                 f"with in_order=False the {workers} workers deliver in the order of their speed, so a step may be any "
                 "batch; trace a loader with in_order=True"
             )
-        return trace_batch(
+        share = Share(run.epoch, rank, workers, run.left)
+        return trace_batch(plan.core, self._dealt_again(), share, step)
+
+    def _dealt_again(self) -> Dealt:
+        """The rows of the whole plan, dealt again."""
+        plan = self._state.plan
+        assert plan.core is not None
+        return Dealt(
             plan.core,
             plan.epochs,
-            Place(run.epoch, rank, step, workers, run.left),
             permuted=plan.deal.is_global,
             drawn_from=None if plan.deal.weighing is None else lambda: plan.stage,
             count=plan.count_splits,
@@ -101,16 +108,9 @@ class Tracer:
             if key not in self._found:
                 plan.widen()
                 assert plan.core is not None
+                share = Share(run.epoch, plan.topology.rank, run.workers or 0, run.left)
                 failed = sorted(run.failed)
-                self._found[key] = find_failed(
-                    plan.core,
-                    plan.epochs,
-                    Place(run.epoch, plan.topology.rank, 0, run.workers or 0, run.left),
-                    failed,
-                    permuted=plan.deal.is_global,
-                    drawn_from=None if plan.deal.weighing is None else lambda: plan.stage,
-                    count=plan.count_splits,
-                )
+                self._found[key] = find_failed(plan.core, self._dealt_again(), share, failed)
                 # Of older epochs, and of fewer rows, nobody asks again.
                 self._found = dict([*self._found.items()][-2:])
             found += self._found[key]

@@ -17,7 +17,7 @@ from typing import Any, TextIO
 from tensorquery.distributed.topology import Topology
 from tensorquery.errors import ConfigError
 
-__all__ = ["EpochBar", "ProgressLine", "TaskBar", "check_progress", "running", "shows"]
+__all__ = ["EpochBar", "ProgressLine", "TaskBar", "check_progress", "make_bar", "running", "shows"]
 
 _SHOW_AFTER = 0.5
 """Seconds of counting before a terminal shows it unasked, and of planning before a bar does."""
@@ -58,10 +58,32 @@ def _tqdm() -> Any:
         ) from error
 
 
-def _bar(**options: Any) -> Any:
+class _NoLock:
+    """A lock that nobody waits for.
+
+    An exception while tqdm draws, as of Ctrl-C, leaves tqdm's lock held for good: `refresh` releases it after the drawing, and in
+    no `finally`. The next bar of another thread, or of a forked worker, would wait for ever. A bar of ours is drawn by one thread
+    at a time, and needs no lock.
+    """
+
+    def acquire(self, *_: Any, **__: Any) -> bool:
+        return True
+
+    def release(self) -> None:
+        pass
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+def make_bar(**options: Any) -> Any:
+    """A bar of tqdm with these options that takes no lock and starts no thread."""
     # Bars are told when to draw. tqdm's thread, which watches bars that are not, would be forked with workers.
-    kind = type("Bar", (_tqdm(),), {"monitor_interval": 0})
-    return kind(mininterval=0.1, dynamic_ncols=True, **options)
+    kind = type("Bar", (_tqdm(),), {"monitor_interval": 0, "_lock": _NoLock()})
+    return kind(**{"mininterval": 0.1, "dynamic_ncols": True, "miniters": 0} | options)
 
 
 class TaskBar:
@@ -75,9 +97,9 @@ class TaskBar:
 
     def __init__(self, what: str, total: int | None = None, unit: str = "splits") -> None:
         if total is None:
-            self._bar = _bar(desc=what, miniters=0, bar_format="{desc}{postfix} [{elapsed}]")
+            self._bar = make_bar(desc=what, bar_format="{desc}{postfix} [{elapsed}]")
         else:
-            self._bar = _bar(desc=what, miniters=0, total=total, unit=f" {unit}")
+            self._bar = make_bar(desc=what, total=total, unit=f" {unit}")
 
     def show(self, done: int, note: str = "", what: str | None = None) -> None:
         """Say how far it is; most calls draw nothing.
@@ -109,7 +131,7 @@ def running(what: str, shown: bool) -> Iterator[None]:
     if not shown:
         yield
         return
-    bar = _bar(desc=what, miniters=0, delay=_SHOW_AFTER, bar_format="{desc} [{elapsed}]")
+    bar = make_bar(desc=what, delay=_SHOW_AFTER, bar_format="{desc} [{elapsed}]")
     over = threading.Event()
 
     def tick() -> None:
@@ -142,13 +164,12 @@ class EpochBar:
     ) -> None:
         rank = f", rank {topology.rank}" if topology.world_size > 1 else ""
         self._done = done
-        self._bar = _bar(
+        self._bar = make_bar(
             desc=f"epoch {epoch}{rank}",
             total=total,
             initial=done,
             unit=" rows",
             unit_scale=True,
-            miniters=0,
             # None leaves the line only where it is the first one: no other process writes there.
             leave=None,
             position=(topology.local_rank or 0) if below else None,

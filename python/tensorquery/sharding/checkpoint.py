@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from tensorquery._core import FINGERPRINT_VERSION
@@ -163,17 +163,8 @@ def _check_run(run: Any) -> None:
     for key, kind in _RUN_KEYS.items():
         if not _is_a(run.get(key), (kind,)):
             raise damaged(f"{key!r} of a run", run.get(key))
-    layout, step = run["layout"], run["step"]
-    for key, kinds in _LAYOUT_KEYS.items():
-        value = layout.get(key, run)
-        if not _is_a(value, kinds):
-            raise damaged(f"{key!r} of a layout", None if value is run else value)
-        if _is_a(value, (int,)) and not _LEAST.get(key, 0) <= value < _MOST:
-            raise damaged(f"{key!r} of a layout", value)
-    if layout.get("refills", True) is not True:
-        raise damaged("'refills' of a layout", layout["refills"])
-    if layout["world_size"] * max(1, layout["num_workers"]) >= _MOST_SHARDS:
-        raise damaged("the number of shards of a layout", layout)
+    check_layout(run["layout"], damaged)
+    step = run["step"]
     if not 0 <= step < _MOST:
         raise damaged("'step' of a run", step)
     for rank, workers in run["cursors"].items():
@@ -184,6 +175,22 @@ def _check_run(run: Any) -> None:
                 unpack_cursor(cursor)
             except ValueError as error:
                 raise damaged(f"a cursor of rank {rank}", cursor) from error
+
+
+def check_layout(
+    layout: Mapping[str, Any], damaged: Callable[[str, Any], CheckpointMismatchError]
+) -> None:
+    """Check that a layout is whole, and its values of the right types; `damaged` makes the error."""
+    for key, kinds in _LAYOUT_KEYS.items():
+        value = layout.get(key, layout)
+        if not _is_a(value, kinds):
+            raise damaged(f"{key!r} of a layout", None if value is layout else value)
+        if _is_a(value, (int,)) and not _LEAST.get(key, 0) <= value < _MOST:
+            raise damaged(f"{key!r} of a layout", value)
+    if layout.get("refills", True) is not True:
+        raise damaged("'refills' of a layout", layout["refills"])
+    if layout["world_size"] * max(1, layout["num_workers"]) >= _MOST_SHARDS:
+        raise damaged("the number of shards of a layout", layout)
 
 
 def _is_a(value: Any, kinds: tuple[type, ...]) -> bool:
@@ -250,7 +257,7 @@ _PARTS = {
     "filters": "filters",
     "splits": "split_bytes or split_rows",
     "strategy": "split_strategy",
-    "tensors": "tensor options (output_format, nulls, stack, pad, categories, decimal)",
+    "tensors": "tensor options (output_format, nulls, stack, pad, categories, decimal, keyed)",
     "exclude": "exclude",
     "sample": "sample_weight, sample_replacement or num_samples",
     "mixture": "the weights or stop= of the mixture",

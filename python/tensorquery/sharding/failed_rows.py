@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tensorquery.sharding.bad_files import Quarantined
-from tensorquery.sharding.trace import Place, rows_of_shards
+from tensorquery.sharding.trace import physical_of, ranges_of
 
 if TYPE_CHECKING:
     from tensorquery import _core
-    from tensorquery.sharding.epochs import Epochs
+    from tensorquery.sharding.delivered import Dealt, Share
 
 __all__ = ["FailedRow", "find_failed"]
 
@@ -43,30 +43,19 @@ class FailedRow(Quarantined):
 
 
 def find_failed(
-    plan: _core.Plan,
-    epochs: Epochs,
-    place: Place,
-    failed: Sequence[tuple[int, int, str]],
-    *,
-    permuted: bool,
-    drawn_from: Callable[[], _core.Stage | None] | None,
-    count: Callable[[], Sequence[int]],
+    plan: _core.Plan, dealt: Dealt, share: Share, failed: Sequence[tuple[int, int, str]]
 ) -> list[FailedRow]:
     """Find the files and physical rows of rows that failed.
 
     Args:
         plan: The plan, with all its splits.
-        epochs: Deals its rows.
-        place: The epoch, rank and workers; its step says nothing.
+        dealt: Its rows, dealt again.
+        share: The rank and the epoch.
         failed: The worker, the number of the row in its shard, and the error, of each.
-        permuted: Whether the epoch is an order of single rows.
-        drawn_from: Where rows are drawn by weight: gives the stage once rows are counted.
-        count: Counts the output rows of every split, where that was not done before.
     """
-    rows = [(worker, row) for worker, row, _ in failed]
-    found = rows_of_shards(
-        plan, epochs, place, rows, permuted=permuted, drawn_from=drawn_from, count=count
-    )
+    positions = dealt.rows_of_shards(share, [(worker, row) for worker, row, _ in failed])
+    physical = physical_of(plan, positions)
+    found = [ranges_of(plan, [position], physical)[0] for position in positions]
     return [
         FailedRow(
             path=one.path,
@@ -76,7 +65,7 @@ def find_failed(
             error=error,
             split=one.split,
             row=one.start,
-            epoch=place.epoch,
+            epoch=share.epoch,
         )
         for one, (_, _, error) in zip(found, failed, strict=True)
     ]

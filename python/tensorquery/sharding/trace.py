@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import itertools
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tensorquery._util.arrow_c import import_pyarrow
-from tensorquery.errors import ConfigError, DataError
+from tensorquery.errors import ConfigError
+from tensorquery.sharding.delivered import Dealt, Share
 
 if TYPE_CHECKING:
     from tensorquery import _core
-    from tensorquery.sharding.epochs import Epochs
-    from tensorquery.sharding.left import Left
 
-__all__ = ["Place", "Trace", "TraceRange", "excluded_ranges", "rows_of_shards", "trace_batch"]
+__all__ = ["Trace", "TraceRange", "excluded_ranges", "trace_batch"]
 
 _SHOWN_RANGES = 20
 _SHOWN_ROWS = 4
@@ -136,76 +134,33 @@ def _some(texts: Sequence[str]) -> str:
     return ", ".join(texts[:_SHOWN_ROWS]) + (f" and {more} more" if more > 0 else "")
 
 
-class Place(NamedTuple):
-    """Which batch is meant."""
-
-    epoch: int
-    rank: int
-    step: int
-    workers: int
-    """Worker processes per rank."""
-    left: Left | None
-    """What was left of the epoch when its run began; None: all."""
-
-
-def trace_batch(
-    plan: _core.Plan,
-    epochs: Epochs,
-    place: Place,
-    *,
-    permuted: bool,
-    drawn_from: Callable[[], _core.Stage | None] | None = None,
-    count: Callable[[], Sequence[int]],
-) -> Trace:
+def trace_batch(plan: _core.Plan, dealt: Dealt, share: Share, step: int) -> Trace:
     """Find the rows of a batch without delivering it.
 
     Args:
         plan: The plan, with all its splits.
-        epochs: Deals its rows.
-        place: Which batch.
-        permuted: Whether the epoch is an order of single rows.
-        drawn_from: Where rows are drawn by weight: gives the stage once rows are counted.
-        count: Counts the output rows of every split, where that was not done before.
+        dealt: Its rows, dealt again.
+        share: The rank and the epoch.
+        step: Which of its batches.
 
     Raises:
         ConfigError: There is no such step; names how many there are.
         DataError: A file cannot be read, or has other rows than were counted.
     """
-    # A step is found by rows, so they are counted, also where delivering them needs no count.
-    dealt, layout = epochs.count(), epochs.layout(place.workers)
-    shards = epochs.all_shards(place.workers, place.epoch, place.left)
-    worker, batch = _turn(shards, place)
-    counts, lengths = _lengths(dealt, layout, count, permuted)
-    # The cursor of a step follows from the counts: nothing before it is simulated.
-    cursor = shards.cursor_at(place.rank, worker, batch)
-    stream = plan.positions(shards, place.rank, worker, cursor, lengths)
-    found = stream.next()
-    stream.close()
-    if found is None:
-        raise DataError(
-            f"rank {place.rank} ended before step {place.step}; please report it with the query"
-        )
-    columns = import_pyarrow().record_batch(found)
-    positions = list(zip(columns.column(0).to_pylist(), columns.column(1).to_pylist(), strict=True))
-    if permuted:
-        stage = None if drawn_from is None else drawn_from()
-        staged = sum(dealt) if stage is None else stage.num_rows
-        positions = _unpermuted(shards, positions, staged, counts, stage)
-    own, fresh = shards.rows(place.rank, worker), len(positions)
-    if layout["remainder"] == "pad" and own is not None:
-        # Repeated rows come last.
-        fresh = min(fresh, max(0, own - batch * layout["batch_size"]))
-    physical = _physical(plan, positions)
-    starts = [0, *itertools.accumulate(counts)]
+    [batch] = dealt.batches(share, step, step + 1)
+    positions = list(zip(batch.splits.tolist(), batch.rows.tolist(), strict=True))
+    fresh = batch.fresh
+    physical = physical_of(plan, positions)
+    starts = [0, *itertools.accumulate(dealt.counts)]
     return Trace(
-        epoch=place.epoch,
-        rank=place.rank,
-        step=place.step,
-        worker=worker,
+        epoch=share.epoch,
+        rank=share.rank,
+        step=step,
+        worker=batch.worker,
         rows=len(positions),
         ranges=(
-            *_ranges(plan, positions[:fresh], physical, repeated=False),
-            *_ranges(plan, positions[fresh:], physical, repeated=True),
+            *ranges_of(plan, positions[:fresh], physical, repeated=False),
+            *ranges_of(plan, positions[fresh:], physical, repeated=True),
         ),
         positions=tuple(positions),
         physical_rows=tuple(physical[position] for position in positions),
@@ -213,94 +168,9 @@ def trace_batch(
     )
 
 
-def rows_of_shards(
-    plan: _core.Plan,
-    epochs: Epochs,
-    place: Place,
-    rows: Sequence[tuple[int, int]],
-    *,
-    permuted: bool,
-    drawn_from: Callable[[], _core.Stage | None] | None,
-    count: Callable[[], Sequence[int]],
-) -> list[TraceRange]:
-    """Find single rows by worker and number in its shard, one range for each; the other arguments are those of `trace_batch`.
-
-    Shards must have one lane, as those that are refilled have.
-    """
-    dealt, layout = epochs.count(), epochs.layout(place.workers)
-    shards = epochs.all_shards(place.workers, place.epoch, place.left)
-    counts, lengths = _lengths(dealt, layout, count, permuted)
-    positions = []
-    for worker, row in rows:
-        cursor = shards.cursor_after(place.rank, worker, 0, row)
-        stream = plan.positions(shards, place.rank, worker, cursor, lengths, refills=True)
-        found = stream.next()
-        stream.close()
-        assert found is not None, "the row was read before"
-        columns = import_pyarrow().record_batch(found)
-        positions.append((columns.column(0)[0].as_py(), columns.column(1)[0].as_py()))
-    if permuted:
-        stage = None if drawn_from is None else drawn_from()
-        staged = sum(dealt) if stage is None else stage.num_rows
-        positions = _unpermuted(shards, positions, staged, counts, stage)
-    physical = _physical(plan, positions)
-    return [_ranges(plan, [position], physical, repeated=False)[0] for position in positions]
-
-
-def _lengths(
-    dealt: Sequence[int],
-    layout: Mapping[str, Any],
-    count: Callable[[], Sequence[int]],
-    permuted: bool,
-) -> tuple[list[int], list[int]]:
-    """Output rows by split, and rows by split or by run of an order of single rows."""
-    if not permuted:
-        return list(dealt), list(dealt)
-    run, total = layout["permuted"], sum(dealt)
-    return list(count()), [min(run, total - start) for start in range(0, total, run)]
-
-
-def _turn(shards: _core.Shards, place: Place) -> tuple[int, int]:
-    """Which worker delivers a step, and as which of its batches."""
-    sizes = [shards.size(place.rank, worker)[0] or 0 for worker in range(max(1, place.workers))]
-    total = sum(sizes)
-    if not 0 <= place.step < total:
-        bounds = f"in 0..{total}" if total else "a step, and there is none"
-        raise ConfigError(
-            f"step {place.step} must be {bounds}: rank {place.rank} delivers {total} batches in epoch "
-            f"{place.epoch}{' after the resume' if place.left is not None else ''}"
-        )
-
-    # Workers take turns, and who has nothing left is passed over: as many whole rounds as fit before the step.
-    def before(rounds: int) -> int:
-        return sum(min(size, rounds) for size in sizes)
-
-    rounds = bisect_right(range(max(sizes) + 1), place.step, key=before) - 1
-    left = [worker for worker, size in enumerate(sizes) if size > rounds]
-    return left[place.step - before(rounds)], rounds
-
-
-def _unpermuted(
-    shards: _core.Shards,
-    positions: Sequence[tuple[int, int]],
-    rows: int,
-    counts: Sequence[int],
-    stage: _core.Stage | None,
-) -> list[tuple[int, int]]:
-    """From positions in an order of single rows to rows of splits."""
-    starts = [0, *itertools.accumulate(counts)]
-    if starts[-1] != rows:
-        raise DataError(
-            f"the splits have {starts[-1]} rows, and {rows} were staged; delete the stage, and it is made again"
-        )
-    found = []
-    for row in shards.permuted(positions, rows, stage):
-        split = bisect_right(starts, row) - 1
-        found.append((split, row - starts[split]))
-    return found
-
-
-def _physical(plan: _core.Plan, positions: Iterable[tuple[int, int]]) -> dict[tuple[int, int], int]:
+def physical_of(
+    plan: _core.Plan, positions: Iterable[tuple[int, int]]
+) -> dict[tuple[int, int], int]:
     """The physical row behind each row; splits are read one after the other."""
     by_split: dict[int, list[int]] = {}
     for split, row in sorted(set(positions)):
@@ -313,13 +183,14 @@ def _physical(plan: _core.Plan, positions: Iterable[tuple[int, int]]) -> dict[tu
     }
 
 
-def _ranges(
+def ranges_of(
     plan: _core.Plan,
     positions: Iterable[tuple[int, int]],
     physical: dict[tuple[int, int], int],
     *,
-    repeated: bool,
+    repeated: bool = False,
 ) -> list[TraceRange]:
+    """Rows of splits as ranges, with the physical rows behind them."""
     ranges = []
     by_split = itertools.groupby(sorted(set(positions)), key=lambda position: position[0])
     for split, rows in by_split:

@@ -131,16 +131,11 @@ impl IcebergCatalog {
     pub async fn load_table(&self, namespace: &[String], name: &str) -> Result<LoadedTable> {
         let client = self.client().await?;
         let (wanted, table) = (namespace.to_vec(), name.to_owned());
-        on_io(async move {
-            match client.load_table(&wanted, &table).await {
-                Err(error) if error.kind() == ErrorKind::TableNotFound => {
-                    Err(with_candidates(&*client, &wanted, &table, error).await)
-                }
-                other => other,
-            }
-        })
-        .await
-        .map_err(|error| self.describe(error))
+        let found = on_io(async move {
+            let found = client.load_table(&wanted, &table).await;
+            with_candidates(found, &*client, &wanted, &table).await
+        });
+        found.await.map_err(|error| self.describe(error))
     }
 
     /// Returns true if its tables are Delta's.
@@ -156,16 +151,11 @@ impl IcebergCatalog {
     pub async fn delta_place(&self, namespace: &[String], name: &str) -> Result<DeltaPlace> {
         let client = self.client().await?;
         let (wanted, table) = (namespace.to_vec(), name.to_owned());
-        on_io(async move {
-            match client.delta_place(&wanted, &table).await {
-                Err(error) if error.kind() == ErrorKind::TableNotFound => {
-                    Err(with_candidates(&*client, &wanted, &table, error).await)
-                }
-                other => other,
-            }
-        })
-        .await
-        .map_err(|error| self.describe(error))
+        let found = on_io(async move {
+            let found = client.delta_place(&wanted, &table).await;
+            with_candidates(found, &*client, &wanted, &table).await
+        });
+        found.await.map_err(|error| self.describe(error))
     }
 
     async fn client(&self) -> Result<Arc<dyn Client>> {
@@ -197,15 +187,19 @@ impl fmt::Debug for IcebergCatalog {
     }
 }
 
-/// The error with existing names beside the wanted one. A user without permission to list sees the
-/// name alone.
-async fn with_candidates(
+/// Adds existing names to the error about a table that is not there. A user without permission to
+/// list sees the wanted name alone.
+async fn with_candidates<T>(
+    found: Result<T>,
     client: &dyn Client,
     namespace: &[String],
     name: &str,
-    error: Error,
-) -> Error {
-    let not_found = |message: String| Error::new(ErrorKind::TableNotFound, message);
+) -> Result<T> {
+    let error = match found {
+        Err(error) if error.kind() == ErrorKind::TableNotFound => error,
+        other => return other,
+    };
+    let not_found = |message: String| Err(Error::new(ErrorKind::TableNotFound, message));
     if let Ok(tables) = client.list_tables(namespace).await
         && !tables.is_empty()
     {
@@ -221,7 +215,7 @@ async fn with_candidates(
     }
     // Which of the names of the namespace is the first that is not there?
     for depth in 0..namespace.len() {
-        let Ok(known) = client.list_namespaces(&namespace[..depth]).await else { return error };
+        let Ok(known) = client.list_namespaces(&namespace[..depth]).await else { return Err(error) };
         let wanted = &namespace[..=depth];
         if known.iter().any(|known| known == wanted) {
             continue;
@@ -238,5 +232,5 @@ async fn with_candidates(
             if names.is_empty() { "none".to_owned() } else { list_names(&names) },
         ));
     }
-    error
+    Err(error)
 }

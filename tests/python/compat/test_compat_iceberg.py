@@ -263,6 +263,7 @@ def values_of(loader, column):
     return sorted(value for batch in loader for value in batch[column].tolist())
 
 
+@pytest.mark.slow
 def test_position_deletes(lake):
     """Once there are delete files, the peer reads a file of several parts as a whole for each of them."""
     table, column, expected = registered(lake, "large_v2")

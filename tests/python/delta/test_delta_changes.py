@@ -37,6 +37,7 @@ def between(truth, start, stop):
     ).to_arrow()
 
 
+@pytest.mark.slow
 def test_changes_are_those_of_spark(truth):
     session = opened()
     kinds = set(truth["_change_type"].to_pylist())

@@ -68,6 +68,7 @@ FILTERS = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FILTERS)
 def test_predicates_lose_and_add_no_row(name):
     """Files, row groups and pages are left out by partition values and statistics; the judge filters Spark's rows."""

@@ -26,6 +26,7 @@ def store():
         yield store
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["dml", "v2_parquet"])
 def test_a_table_is_read_by_each_way_to_name_it(store, name):
     place, expected = f"s3://lake/{name}", fixtures.truth(name)

@@ -50,6 +50,7 @@ def ids_of(batches):
     return sorted(row for batch in batches for row in batch["id"].tolist())
 
 
+@pytest.mark.slow
 def test_tables_are_named_listed_and_travelled_in_as_in_other_catalogs(unity, local):
     session = session_of(unity)
     assert session.catalogs == ["main"]
@@ -89,6 +90,7 @@ def test_a_state_names_the_version_and_a_refresh_moves_on(unity, local):
     assert ids_of(resumed) == list(range(50))
 
 
+@pytest.mark.slow
 def test_what_is_not_read_is_refused_by_name(unity, local):
     unity.add("main.shop.parquet", "s3://lake/t", data_source_format="PARQUET")
     unity.add("main.shop.view", None, table_type="VIEW", data_source_format=None)
@@ -167,6 +169,7 @@ def keys_since(store, since):
     return {seen["key"] for seen in store.guard.seen()[since:]}
 
 
+@pytest.mark.slow
 def test_given_keys_are_used_and_stay_private(vending, store):
     since = len(store.guard.seen())
     session = session_of(vending, storage_options=store.place())
@@ -211,6 +214,7 @@ def test_a_catalog_that_gives_no_keys(vending, store):
     assert "shop.t" in str(caught.value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_keys_that_end_in_the_middle_of_an_epoch(vending, store, workers):
     session = session_of(vending, storage_options=store.place())
@@ -251,6 +255,7 @@ def test_keys_are_renewed_before_they_end(vending, store, workers):
     assert len([request for request in seen if request["status"] == 403]) <= 1
 
 
+@pytest.mark.slow
 def test_a_table_that_is_dropped_while_it_is_read(vending, store):
     session = session_of(vending, storage_options=store.place())
     query = session.sql("SELECT id FROM main.shop.t")

@@ -116,6 +116,7 @@ def test_orders_and_limits(session, column, end):
     check(session, f"SELECT array_agg(i ORDER BY r) AS a FROM ({numbered}) AS q")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("column", COLUMNS)
 def test_extremes_and_groups(session, column):
     check(session, f"SELECT min({column}) AS a, max({column}) AS b FROM t")

@@ -242,6 +242,7 @@ def test_delete_files_are_looked_at_as_data_files_are(table, name):
 # Servers.
 
 
+@pytest.mark.slow
 def test_what_a_catalog_answers_is_bounded(table):
     """One byte more than the bound, of each answer, is an error that names the address and the bound."""
     config, tokens, loads = "/v1/config", "/v1/oauth/tokens", "/v1/namespaces/ns/tables/t"
@@ -270,6 +271,7 @@ def test_what_a_catalog_answers_is_bounded(table):
             assert re.search(error.format(uri=web.uri), str(caught.value))
 
 
+@pytest.mark.slow
 def test_what_a_store_lists_is_bounded(files):
     page = (
         "<ListBucketResult><Contents><Key>t/0.parquet</Key><Size>{}</Size>"

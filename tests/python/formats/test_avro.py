@@ -445,6 +445,7 @@ def damaged(session, content, rows=None):
     return message
 
 
+@pytest.mark.slow
 def test_a_cut_file_is_an_error_wherever_it_is_cut(session):
     data = _bytes_of(IDS, ids(300))
     schema, sync, _ = avro_files.blocks(data)

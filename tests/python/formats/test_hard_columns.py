@@ -190,6 +190,7 @@ def test_old_times_inside_of_lists(tmp_path: Path) -> None:
                 delivered("SELECT at FROM files", session)
 
 
+@pytest.mark.slow
 def test_bloom_filters_of_decimals_leave_out_no_row(tmp_path: Path) -> None:
     """Decimals take as many bytes as their digits need, where the engine expects sixteen."""
     file = tmp_path / "part.parquet"

@@ -94,6 +94,7 @@ def test_sparks_clock_is_what_it_said_in_its_own_zone():
     assert multiset(rows) == multiset(found)
 
 
+@pytest.mark.slow
 def test_fractions_before_1970_of_the_cpp_writer(tmp_path):
     """Arrow's ORC writer stores them with negative nanoseconds."""
     step = 7_654_321_987

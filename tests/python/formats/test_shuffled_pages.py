@@ -205,6 +205,7 @@ def test_a_batch_may_be_written_to(tmp_path: Path) -> None:
     check(batches)
 
 
+@pytest.mark.slow
 def test_an_arrow_batch_that_is_kept_holds_little_of_its_window(tmp_path: Path) -> None:
     read, _ = tq.create_dataloader(
         path=write(tmp_path / "files", wide=True),

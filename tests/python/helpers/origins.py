@@ -1,8 +1,9 @@
 """Two servers of this process at two ports, which are two origins: the first one redirects, the second one is not to learn a secret."""
 
 import contextlib
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
+
+from serving import serving
 
 
 class Origin:
@@ -43,16 +44,9 @@ def origin(answer):
         def log_message(self, *_):
             pass
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        server.daemon_threads = True
-        here = Origin(f"http://127.0.0.1:{server.server_port}")
-        thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
-        thread.start()
-        try:
-            yield here
-        finally:
-            server.shutdown()
-            thread.join()
+    with serving(Handler) as uri:
+        here = Origin(uri)
+        yield here
 
 
 @contextlib.contextmanager

@@ -59,6 +59,9 @@ BATCHES = {
     },
     "21_revenue_forecast": {"day": I64, "x": ("float32", (6,)), "target": F32},
     "22_curriculum": {"x": ("float64", (3,)), "margin": F64, "label": F32},
+    "23_ranking_features": {
+        "dense": ("float64", (4,)), "ids": ("int64", (4,)), "weight": F32, "label": F32,
+    },
 }  # fmt: skip
 
 

@@ -9,7 +9,7 @@ import threading
 from dataclasses import dataclass, field
 from email.utils import formatdate
 from hashlib import md5
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from urllib.parse import unquote
 
 import boto3
@@ -23,6 +23,7 @@ from moto.moto_server.werkzeug_app import (
 from werkzeug.serving import make_server
 
 from servers.s3_guard import Guard, Vault
+from serving import serving
 
 KEY, SECRET = "AKIASTORAGE", "s3cret+of/storage"
 REGION = "us-east-1"
@@ -172,16 +173,8 @@ def web_server():
         def log_message(self, *_):
             pass
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        server.daemon_threads = True
-        web.uri = f"http://127.0.0.1:{server.server_port}"
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
-        try:
-            yield web
-        finally:
-            server.shutdown()
-            thread.join()
+    with serving(Handler) as web.uri:
+        yield web
 
 
 def clean_environment(monkeypatch, home):

@@ -5,10 +5,11 @@ API: https://docs.unitycatalog.io/swagger-docs/. Listings have pages of two name
 
 import contextlib
 import json
-import threading
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from urllib.parse import parse_qs, unquote, urlsplit
+
+from serving import serving
 
 API = "/api/2.1/unity-catalog"
 PAGE = 2
@@ -138,13 +139,5 @@ def unity_server():
         def log_message(self, *_):
             pass
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        server.daemon_threads = True
-        unity.uri = f"http://127.0.0.1:{server.server_port}"
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
-        try:
-            yield unity
-        finally:
-            server.shutdown()
-            thread.join()
+    with serving(Handler) as unity.uri:
+        yield unity

@@ -147,6 +147,7 @@ def test_signatures_are_those_of_botocore(kind):
             assert ours == theirs
 
 
+@pytest.mark.slow
 def test_what_passes_is_waited_for():
     calls = []
 
@@ -183,6 +184,7 @@ def test_what_aws_says_is_repeated(kind, answer):
         assert len(server.texts) == 1
 
 
+@pytest.mark.slow
 def test_a_listing_has_a_bound():
     """In a million names there is no name that somebody looks for."""
     names = (

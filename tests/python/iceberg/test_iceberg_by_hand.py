@@ -212,6 +212,7 @@ def test_avro_deletes_by_uuid(tmp_path):
 # Dropped columns, history, sizes, units.
 
 
+@pytest.mark.slow
 def test_a_manifest_without_the_column_of_its_partition(tmp_path):
     """The table had dropped the column when the manifest was written again."""
     text = optional(2, "p", StringType())

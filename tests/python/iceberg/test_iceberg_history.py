@@ -59,6 +59,7 @@ def test_a_history_of_commits(lake, by):
     assert_same(read(table, "SELECT * FROM t VERSION AS OF 'kept'"), tagged)
 
 
+@pytest.mark.slow
 def test_schema_changes(lake):
     table = lake.create_table("ns.evolving", SIMPLE)
     table.append(simple(0, 20))
@@ -90,6 +91,7 @@ def test_schema_changes(lake):
     assert read(table, "SELECT id FROM t WHERE key > 1000").num_rows == 5
 
 
+@pytest.mark.slow
 def test_partitioning_changes(lake):
     table = lake.create_table("ns.repartitioned", SIMPLE)
     table.append(simple(0, 20))

@@ -211,6 +211,7 @@ def keyed(metadata):
     return session.sql("SELECT c1 FROM t")
 
 
+@pytest.mark.slow
 def test_several_identifier_fields_give_one_fingerprint_and_each_row_once(tmp_path):
     fields = [NestedField(i, f"c{i}", LongType(), required=True) for i in range(1, 8)]
     schema = Schema(*fields, identifier_field_ids=[1, 2, 3, 4, 5, 6])

@@ -91,6 +91,7 @@ FAULTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("path", [CONFIG, TOKENS, TABLE])
 def test_what_fails_for_a_moment_is_asked_again(web, path, fault):
@@ -99,6 +100,7 @@ def test_what_fails_for_a_moment_is_asked_again(web, path, fault):
     assert len(moments) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", [TOKENS, TABLE])
 def test_a_catalog_says_when_to_come_again(web, path):
     moments = failing(web, path, 2, lambda handler: handler.reply(503, b"", {"Retry-After": "1"}))
@@ -149,6 +151,7 @@ def test_pages_that_lead_back_are_an_error(web):
         session_of(web).list_iceberg("lake.ns")
 
 
+@pytest.mark.slow
 def test_a_table_may_have_a_dollar_sign_in_its_name(web):
     web.special["/v1/namespaces/ns/tables/t%24A"] = web.special[TABLE]
     # The server of the test decodes paths.
@@ -160,6 +163,7 @@ def test_a_table_may_have_a_dollar_sign_in_its_name(web):
         session.sql('SELECT * FROM lake.ns."t$file"')
 
 
+@pytest.mark.slow
 def test_names_with_dots_are_written_in_quotes(web):
     web.special["/v1/namespaces/a.b/tables/c.d"] = web.special[TABLE]
     web.special["/v1/namespaces"] = lambda handler: {
@@ -185,6 +189,7 @@ def refused(handler):
     return True
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "properties",
     [

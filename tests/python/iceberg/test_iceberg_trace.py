@@ -7,6 +7,7 @@ import iceberg_fixtures as fixtures
 import tensorquery as tq
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["mor_v2", "dv_v3"])
 def test_rows_are_found_where_the_trace_says(name):
     session = tq.Session()

@@ -313,6 +313,7 @@ def test_processes_that_need_the_same_rows_are_not_ranks(folder, accelerator, mo
     loader_of(folder, accelerator=accelerator)
 
 
+@pytest.mark.slow
 def test_the_state_is_saved_and_loaded(folder, accelerator, tmp_path):
     loader = accelerator.prepare(here(folder)[0])
     whole = support.ids_of(here(folder)[0])

@@ -136,6 +136,7 @@ def test_a_stack_of_all_columns(tmp_path: Path) -> None:
     np.testing.assert_array_equal(matrix(batches), cells)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", ["mask", "nan", 7])
 def test_nulls(tmp_path: Path, rule: str | int) -> None:
     holes = np.random.default_rng(5).random((ROWS, WIDTH)) < 0.05
@@ -236,6 +237,7 @@ def test_a_stack_that_is_computed_beside_one_that_is_decoded(numbers: Path) -> N
     np.testing.assert_array_equal(matrix(batches, "twice and more"), twice)
 
 
+@pytest.mark.slow
 def test_thousands_of_columns(tmp_path: Path) -> None:
     """8,192 rows of it would take more than 64 MiB."""
     cells = np.arange(3000 * 1000, dtype=np.float32).reshape(1000, 3000)

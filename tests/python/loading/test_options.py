@@ -70,6 +70,7 @@ def test_bad_sizes_are_named(bad):
         assert part in str(caught.value)
 
 
+@pytest.mark.slow
 @given(st.text())
 def test_any_text_is_a_size_or_a_config_error(text):
     try:

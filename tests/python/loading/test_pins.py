@@ -98,6 +98,7 @@ def test_queries_over_one_iceberg_table_are_mixed(lake):
     assert rows_of(loader_of(queries)) == list(range(ROWS + 1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("world_size", [1, 2])
 def test_a_resumed_mixture_reads_the_snapshots_of_its_state(lake, world_size):
     def make(**options):

@@ -4,7 +4,6 @@ import contextlib
 import os
 import threading
 import time
-from http.server import ThreadingHTTPServer
 
 import numpy as np
 import pyarrow as pa
@@ -13,6 +12,7 @@ import pytest
 import range_server
 import support
 import tensorquery as tq
+from serving import serving
 
 pytestmark = pytest.mark.slow
 
@@ -39,12 +39,8 @@ class Far(range_server.Handler):
 def served(root, log):
     """The URL of a slow server over a folder."""
     Far.root, Far.log = str(root), str(log)
-    with ThreadingHTTPServer(("127.0.0.1", 0), Far) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}"
-        finally:
-            server.shutdown()
+    with serving(Far) as url:
+        yield url
 
 
 def read_from_afar(tmp_path):

@@ -66,11 +66,13 @@ def check(make, strikes, longest, **others):
     assert wrong == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", THREADS)
 def test_an_exception_of_a_signal_leaves_a_state_of_what_was_received(session, form):
     check(lambda: made(session, **THREADS[form]), 60, 0.004)
 
 
+@pytest.mark.slow
 def test_of_a_dataset_without_a_loader(session):
     def make():
         dataset = made(session, output_format="numpy")[0].dataset
@@ -107,6 +109,7 @@ def _as_node(loader):
     return node, _Node(node)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wrap", [_enumerated, _under_tqdm, _prepared, _as_node])
 def test_through_what_is_put_around_a_loader(session, wrap):
     check(lambda: wrap(made(session)[0]), 60, 0.004)

@@ -325,6 +325,7 @@ def test_an_error_of_a_worker_leaves_no_process(query):
     assert time.monotonic() - start < PROMPT_SECONDS
 
 
+@pytest.mark.slow
 def test_reading_stops_when_the_loop_is_left(folder):
     """No further split is begun once the generator is closed. Batches are so large that all of them could wait to be taken;
     the last 60 of 80 splits wait until then, since this thread may be kept from running for longer than it takes to read."""

@@ -301,6 +301,7 @@ def test_a_loop_that_asks_for_as_many_batches_as_there_are_logs_too(folder, capl
     assert len(epochs_logged(caplog)) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("waits", [True, False])
 def test_a_loop_that_waits_is_told_once(folder, caplog, monkeypatch, waits):
     def slow(batch):

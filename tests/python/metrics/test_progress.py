@@ -4,6 +4,7 @@ nothing."""
 import io
 import re
 import sys
+import threading
 import time
 from collections import Counter
 
@@ -43,6 +44,16 @@ def loader_of(source, **options):
     if isinstance(source, tq.Query):
         return tq.create_dataloader(source, **options)
     return tq.create_dataloader(path=source, **options)
+
+
+def in_thread(work, *arguments):
+    """The result of a call in a thread of its own, which must end."""
+    results = []
+    thread = threading.Thread(target=lambda: results.append(work(*arguments)), daemon=True)
+    thread.start()
+    thread.join(30)
+    assert results, f"{work} waits for ever, or failed"
+    return results[0]
 
 
 def bars_of(text):
@@ -168,6 +179,7 @@ def test_bars_of_real_ranks(folder, asked):
     assert ("\nepoch 0, rank 1: 100%" in second.replace("\r", "")) == (asked == "all")
 
 
+@pytest.mark.slow
 def test_counting_staging_and_planning_have_bars(folder, capsys, monkeypatch, tmp_path):
     monkeypatch.setenv("TENSORQUERY_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("TENSORQUERY_STAGES", str(tmp_path / "stages"))
@@ -200,6 +212,32 @@ def test_counting_staging_and_planning_have_bars(folder, capsys, monkeypatch, tm
     assert re.search(r"planning \[00:01\]", capsys.readouterr().err)
     loader_of(session.table("t"), show_progress=False)
     assert capsys.readouterr().err == ""
+
+
+def test_a_lock_that_an_interrupt_left_holds_no_bar_up(folder, capsys, monkeypatch):
+    """Ctrl-C while tqdm draws leaves its lock held; bars of other threads and of forked workers would wait for ever."""
+
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    bar = tqdm.tqdm(total=2)
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(bar, "display", interrupted)
+        bar.refresh()
+    monkeypatch.setattr(
+        planning,
+        "find_plan",
+        lambda *a, slow=planning.find_plan, **o: time.sleep(0.7) or slow(*a, **o),
+    )
+    try:
+        assert not in_thread(tqdm.std.TqdmDefaultWriteLock.th_lock.acquire, False)
+        loader, _ = in_thread(loader_of, folder)
+        assert "planning [" in capsys.readouterr().err
+        in_thread(list, loader)
+        assert "100%" in bars_of(capsys.readouterr().err)["epoch 0"]
+    finally:
+        tqdm.tqdm.get_lock().release()
+        bar.close()
 
 
 def test_what_is_over_soon_is_not_said(folder, capsys):

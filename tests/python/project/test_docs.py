@@ -27,6 +27,8 @@ PAGES = {
     "docs/migration.md": (4, ""),
     "docs/options.md": (1, ""),
     "docs/rows.md": (4, "ValueError: no picture"),
+    "docs/receipts.md": (4, "Verification: each row once"),
+    "docs/recommenders.md": (5, "120 steps, the loss fell: True"),
     "docs/scale.md": (1, "ShardPlan"),
     "docs/shuffling.md": (2, ""),
     "docs/sql.md": (1, "SIMILAR TO is not supported"),

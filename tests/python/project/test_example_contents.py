@@ -9,6 +9,7 @@ from datetime import date, timedelta
 import numpy as np
 import pandas as pd
 import pytest
+import xxhash
 
 import tensorquery as tq
 from sql_example_runs import ROOT, examples
@@ -431,6 +432,42 @@ def test_22_easy_flights_come_first(runner, flights):
     margins = (flown["arr_delay"] - 15).abs()
     assert got["margin"].tolist() == sorted(margins, reverse=True)
     assert got["label"].sum() == (flown["arr_delay"] > 15).sum()
+
+
+def test_23_ids_buckets_circles_and_weights_are_those_of_the_flights(runner, flights):
+    got = runner.epoch("23_ranking_features")
+    flown = flights[flights["arr_delay"].notna()]
+
+    def hashed(column, seed, modulus):
+        found = {
+            text: xxhash.xxh64_intdigest(text.encode(), seed) % modulus for text in set(column)
+        }
+        return column.map(found)
+
+    ids = [
+        hashed(flown["carrier"], 1, 1000),
+        hashed(flown["origin"] + "-" + flown["dest"], 2, 1000),
+        1 + hashed(flown["tailnum"].dropna(), 3, 10_000),
+        np.digitize(flown["distance"], [250, 500, 1000, 2500], right=True),
+    ]
+    ids[2] = ids[2].reindex(flown.index).fillna(0)
+    days = pd.to_datetime(flown[["year", "month", "day"]])
+    # The first of January 1970 was a Thursday.
+    angles = [flown["hour"] / 24, (days.dt.day_of_week - 3) % 7 / 7]
+    weight = 0.5 ** ((pd.Timestamp("2013-12-31") - days).dt.days / 30)
+    wanted = np.column_stack([*ids, weight.round(5), flown["arr_delay"] > 15])
+    circles = [wave(2 * np.pi * angle) for angle in angles for wave in (np.sin, np.cos)]
+    assert_same_rows(
+        np.column_stack(
+            [
+                got["ids"],
+                got["weight"].astype(float).round(5),
+                got["label"],
+                got["dense"].round(6) + 0.0,
+            ]
+        ),
+        np.column_stack([wanted, np.column_stack(circles).round(6) + 0.0]),
+    )
 
 
 def assert_same_rows(got, wanted):

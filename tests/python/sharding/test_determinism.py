@@ -62,6 +62,7 @@ def test_any_number_of_threads(query, monkeypatch, mode):
     assert len(orders[0]) > 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", MODES)
 def test_seed_and_epoch_choose_the_order(query, mode):
     def epochs(seed):
@@ -181,6 +182,7 @@ def test_a_window_mixes_no_further_than_itself(query):
         assert window != sorted(window)
 
 
+@pytest.mark.slow
 def test_set_epoch_chooses_and_an_ended_epoch_advances(query):
     loader, dataset = make(query, shuffle_buffer_size=100)
     zero, one = order(loader), order(loader)

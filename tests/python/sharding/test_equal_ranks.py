@@ -333,6 +333,7 @@ def global_batches(query, world_size, batch, **options):
     return [Counter(support.flat(step)) for step in zip(*ranks, strict=True)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shuffle", SHUFFLES)
 @pytest.mark.parametrize(
     ("where", "partitions", "batch"),

@@ -246,6 +246,7 @@ TOPOLOGIES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", SHAPES)
 def test_every_shape_of_query(tables, shape):
     query = tables.sql(SHAPES[shape])

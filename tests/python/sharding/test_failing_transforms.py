@@ -310,6 +310,8 @@ def test_rows_that_failed_are_named_logged_and_can_be_excluded(folder, caplog):
         tq.ConfigError, match='"skip" the rows of a step depend on which rows before it failed'
     ):
         loader.dataset.trace(step=0)
+    with pytest.raises(tq.ConfigError, match="a receipt could not say which rows a step had"):
+        loader.dataset.receipt()
     assert loader.dataset.metrics()["rows"] == ROWS - 4
 
 

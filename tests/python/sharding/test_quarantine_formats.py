@@ -94,6 +94,7 @@ def test_a_bad_line_among_those_that_types_come_from(tmp_path):
     assert support.flat(support.ids_of(loader)) == rest
 
 
+@pytest.mark.slow
 def test_data_files_of_iceberg_tables(tmp_path):
     lake = make_lake(tmp_path)
     table = lake.create_table("ns.t", SIMPLE, properties={"write.parquet.row-group-limit": "100"})

@@ -148,6 +148,7 @@ def test_worker_processes_resume_again_and_again(folder, assignment):
     assert max(lengths) < 3 * KIB, lengths
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stop", ["first", "all"])
 def test_a_mixture_resumes_again_and_again(folder, stop):
     session = tq.Session()
@@ -210,6 +211,7 @@ def check_sizes(large, resumes):
     assert max(sizes_of(large, resumes, None)) < 12 * KIB
 
 
+@pytest.mark.slow
 def test_what_is_left_of_10_000_splits_is_small(large):
     check_sizes(large, 8)
 

@@ -155,6 +155,7 @@ def test_a_mixture(session, stop):
     assert check_epoch(tq.mix(pairs, stop=stop), 2, 1, batch_size=9, shuffle=True) > 8
 
 
+@pytest.mark.slow
 def test_partitions(session):
     query = session.sql(QUERIES["left join"])
     assert check_epoch(query, 2, 0, batch_size=16, partitions=4, shuffle=True) > 4
@@ -213,6 +214,7 @@ def through_json(state):
     return json.loads(json.dumps(state))
 
 
+@pytest.mark.slow
 def test_a_run_resumed_on_the_same_topology_counts_on(session):
     query = session.sql(QUERIES["left join"])
     options = {"batch_size": 16, "shuffle": True, "shuffle_buffer_size": 40}
@@ -354,6 +356,7 @@ def test_excluded_ranges_are_left_out_and_nothing_else(session, name):
         assert len({len(rank) for rank in ranks}) == 1
 
 
+@pytest.mark.slow
 def test_a_traced_run_that_leaves_rows_out(session):
     query = session.sql(QUERIES["null and nan"])
     trace = make(query, batch_size=16).trace(step=2)
@@ -459,6 +462,7 @@ def test_a_trace_is_plain_data_and_reads_well(session):
     assert make(query, exclude=triples).num_rows == dataset.num_rows - 20
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["pushed down", "left join on more", "left by inequality", "cross join", "unnest"]
 )

@@ -308,6 +308,7 @@ def files(tmp_path):
     return session, tmp_path
 
 
+@pytest.mark.slow
 def test_sides_are_tables_paths_and_queries(files):
     session, folder = files
     sides = {

@@ -51,6 +51,7 @@ def stages_of(root):
     return {path.name for path in root.iterdir() if path.is_dir() and not path.is_symlink()}
 
 
+@pytest.mark.slow
 def test_in_the_place_of_rows_only_old_stages_of_ours_go(session, tmp_path, monkeypatch):
     place, outside = tmp_path / "place", tmp_path / "outside"
     monkeypatch.setenv("TENSORQUERY_STAGES", str(place))
@@ -105,6 +106,7 @@ def test_in_the_place_of_rows_only_old_stages_of_ours_go(session, tmp_path, monk
     )
 
 
+@pytest.mark.slow
 def test_in_the_place_of_stages_of_queries_only_ours_go(session, tmp_path):
     place, outside = tmp_path / "place", tmp_path / "outside"
     queries = place / "queries"
@@ -236,6 +238,7 @@ def test_the_default_folder_is_ones_own(tmp_path, harm):
     assert not list(outside.iterdir())
 
 
+@pytest.mark.slow
 def test_old_stages_go_by_age_unless_they_are_in_use(session, tmp_path, monkeypatch):
     """A training takes longer than three days, and its workers open the stage in each epoch."""
     monkeypatch.setenv("TENSORQUERY_STAGES", str(tmp_path))

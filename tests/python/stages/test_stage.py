@@ -166,6 +166,7 @@ def halve(path):
     os.truncate(path, os.path.getsize(path) // 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "harm", "said"),
     [

@@ -44,6 +44,7 @@ def loader_of(lake, name, place, **options):
     )
 
 
+@pytest.mark.slow
 def test_a_refresh_makes_another_stage_and_the_old_state_keeps_the_old_one(lake, name, tmp_path):
     loader, dataset = loader_of(lake, name, tmp_path)
     (old,) = dataset.stages

@@ -117,6 +117,7 @@ def test_they_replace_the_options_keys_and_say_the_place(store):
     assert session.table("t").count() == len(IDS)
 
 
+@pytest.mark.slow
 def test_asked_again_before_they_end(store):
     # Renewed a quarter of their life before, which is longer than any request is under way.
     provider = Vending(store, 6)
@@ -131,6 +132,7 @@ def test_asked_again_before_they_end(store):
     assert all(seen["status"] < 400 for seen in store.guard.seen()[-2 * FILES :])
 
 
+@pytest.mark.slow
 def test_asked_once_more_where_the_store_refuses(store):
     provider = Vending(store, 3600)
     session = tq.Session(storage_options=store.place(), credential_provider=provider)
@@ -359,6 +361,7 @@ def test_what_is_no_provider(tmp_path):
         tq.create_dataloader(table="t", session=tq.Session(), credential_provider=dict)
 
 
+@pytest.mark.slow
 def test_a_training_thread_that_holds_the_interpreter_is_no_deadlock(store):
     provider = Vending(store, 4)
     session = tq.Session(storage_options=store.place(), credential_provider=provider)

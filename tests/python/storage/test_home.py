@@ -63,6 +63,7 @@ def test_caches_lie_below_it(home):
     assert (home / "plans").is_dir()
 
 
+@pytest.mark.slow
 def test_stages_lie_below_it(home, monkeypatch):
     query = tq.Session().sql(f"SELECT id FROM '{home}/data' ORDER BY id DESC LIMIT 7")
     assert count(query=query, stage_dir="~/stages") == 7

@@ -130,6 +130,7 @@ def test_a_page_has_an_end(web):
         tq.Session(storage_options=options(web)).register_parquet("t", "s3://box/t/")
 
 
+@pytest.mark.slow
 def test_a_listing_has_an_end(web):
     """A store that gives pages without keys, each with a token for the next."""
     asked = itertools.count()
@@ -175,6 +176,7 @@ def listing(handler):
     return "list-type=2" in handler.path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("headers", [XML, {}, {**XML, "ETag": '"x"'}], ids=["xml", "none", "etag"])
 @pytest.mark.parametrize("page", [listing, second_page])
 def test_an_error_in_place_of_a_page_is_asked_for_again(web, page, headers):
@@ -240,6 +242,7 @@ STRANGE = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", STRANGE)
 @pytest.mark.parametrize("fmt", ["parquet", "csv", "json", "arrow"])
 def test_a_strange_answer_that_passes_costs_no_file(web, fmt, name):
@@ -254,6 +257,7 @@ def test_a_strange_answer_that_passes_costs_no_file(web, fmt, name):
         assert dataset.quarantined == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", STRANGE)
 @pytest.mark.parametrize("fmt", ["parquet", "csv", "json", "arrow"])
 def test_a_strange_answer_that_stays_is_an_error_whatever_is_skipped(web, fmt, name):
@@ -297,6 +301,7 @@ LARGE = parquet_bytes(table(0, 40_000))
 TEXT = ("id\n" + "".join(f"{i}\n" for i in range(40_000))).encode()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "data"), [("/a.parquet", LARGE), ("/a.csv", TEXT)])
 @pytest.mark.parametrize("first", [1, 2])
 def test_bodies_without_an_etag_go_on_where_they_break_off(web, name, data, first):
@@ -357,6 +362,7 @@ def asks_for_range(handler):
     return "Range" in handler.headers
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("status", [403, 404, 405, 501])
 def test_files_of_servers_that_do_not_answer_head(web, status):
     web.files["/a.parquet"] = LARGE
@@ -408,6 +414,7 @@ def test_a_key_that_no_path_can_name_is_named(web, key):
     assert "UTF-8" not in str(error.value)
 
 
+@pytest.mark.slow
 def test_a_pause_that_a_store_asks_for_is_its_own_and_no_longer_than_the_retries(web):
     fill(web)
     said = {**XML, "Retry-After": "3600"}

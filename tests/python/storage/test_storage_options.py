@@ -154,6 +154,7 @@ def test_refused_keys_are_not_shown(store):
     assert not any(value in str(caught.value) for value in wrong.values())
 
 
+@pytest.mark.slow
 def test_google_in_the_names_of_gcsfs(tmp_path):
     with web_server() as web:
         web.files["/bucket/t/a.parquet"] = parquet_bytes(FIRST)
@@ -169,6 +170,7 @@ def test_google_in_the_names_of_gcsfs(tmp_path):
         assert "hunter22" not in str(caught.value)
 
 
+@pytest.mark.slow
 def test_azure_in_the_names_of_adlfs():
     with web_server() as web:
         web.files["/dev/box/t/a.parquet"] = parquet_bytes(FIRST)
@@ -190,6 +192,7 @@ def test_azure_in_the_names_of_adlfs():
             assert signed != ("anon" in options)
 
 
+@pytest.mark.slow
 def test_headers_of_http_servers():
     with web_server() as web:
         web.files["/a.parquet"] = parquet_bytes(FIRST)
@@ -374,6 +377,7 @@ def test_a_process_that_fails_is_told(tmp_path, monkeypatch):
         ids("s3://names/t/a.parquet", {"profile": "p", "endpoint_url": "http://127.0.0.1:9"})
 
 
+@pytest.mark.slow
 def test_roles_of_the_instance_and_of_a_container(store, tmp_path, monkeypatch):
     keys, _ = store.vended(3600)
     answer = {

@@ -3,16 +3,16 @@ stay in the store."""
 
 import gzip
 import os
-import threading
 import time
 from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from http.server import SimpleHTTPRequestHandler
 
 import numpy as np
 import pytest
 
 import support
 import tensorquery as tq
+from serving import serving
 
 MIB = 1 << 20
 LINES = 400_000
@@ -76,11 +76,5 @@ def test_a_server_without_ranges_sends_the_file_whole(long_file):
         def log_message(self, *arguments):
             pass
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, directory=root))
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        loader = loader_over(f"http://127.0.0.1:{server.server_port}")
-        np.testing.assert_array_equal(ids_of(loader), ids)
-    finally:
-        server.shutdown()
-        server.server_close()
+    with serving(partial(Handler, directory=root)) as url:
+        np.testing.assert_array_equal(ids_of(loader_over(url)), ids)
