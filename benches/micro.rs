@@ -60,6 +60,7 @@ fn deal() -> Box<dyn FnMut()> {
         strategy: Some(Builtin::Lpt),
         shuffle: true,
         permuted: None,
+        refills: false,
         mixing: Mixing::NONE,
     };
     Box::new(move || {

@@ -102,6 +102,7 @@ fn only_shard(plan: &Plan) -> Result<Shard> {
         strategy: Some(Builtin::Lpt),
         shuffle: false,
         permuted: None,
+        refills: false,
         mixing: Mixing::NONE,
     };
     let key = OrderKey { seed: 0, epoch: 0, fingerprint: plan.fingerprint().as_bytes() };

@@ -66,6 +66,7 @@ fn layout(world_size: u32, num_workers: u32, counted: bool) -> Layout {
         strategy: Some(Builtin::Lpt),
         shuffle: true,
         permuted: None,
+        refills: false,
         mixing: Mixing { width: 3, chunk: 8, window: Some(100) },
     }
 }

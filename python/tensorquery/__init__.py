@@ -21,10 +21,12 @@ from tensorquery.errors import (
     UnsupportedTypeError,
 )
 from tensorquery.loading.keyed import KeyedJagged
+from tensorquery.loading.query_rows import QueryRows
 from tensorquery.loading.tensors import Encoded, Jagged, to_tensors
 from tensorquery.metrics.time_series import LoaderStatistics
 from tensorquery.sharding.bad_files import Quarantined
 from tensorquery.sharding.checkpoint import merge_state_dicts
+from tensorquery.sharding.failed_rows import FailedRow
 from tensorquery.sharding.shard_plan import Shard, ShardPlan
 from tensorquery.sharding.shards import RowRange, Split, SplitStrategy
 from tensorquery.sharding.trace import Trace, TraceRange
@@ -55,6 +57,7 @@ __all__ = [
     "DataError",
     "Encoded",
     "EpochVerification",
+    "FailedRow",
     "Jagged",
     "KeyedJagged",
     "LoaderStatistics",
@@ -66,6 +69,7 @@ __all__ = [
     "QueryDataLoader",
     "QueryDataset",
     "QueryError",
+    "QueryRows",
     "QueryTrainerMixin",
     "RowRange",
     "Seen",

@@ -44,6 +44,7 @@ __all__ = [
     "quote_identifier",
     "read_arrow",
     "set_log_level",
+    "slice_rows",
     "stage_query",
     "stages_of",
 ]
@@ -322,11 +323,12 @@ class Plan:
         stage: Stage | None = None,
         lends: bool = False,
         loose: bool = False,
+        refills: bool = False,
     ) -> BatchStream:
         """Start reading a shard from a cursor on; JSON options make tensors, None Arrow batches.
 
         With `lends`, a column may have memory of its own: its slot is a block of its own. With `loose`, the block of
-        each batch is a `LooseBlock`.
+        each batch is a `LooseBlock`. With `refills`, batches are full while there are rows.
         """
     def stream_taken(
         self,
@@ -341,9 +343,15 @@ class Plan:
     ) -> BatchStream:
         """Start reading pieces that a worker takes from its rank, as long as the iteration is under way."""
     def positions(
-        self, shards: Shards, rank: int, worker: int, cursor: Sequence[int], counts: Sequence[int]
+        self,
+        shards: Shards,
+        rank: int,
+        worker: int,
+        cursor: Sequence[int],
+        counts: Sequence[int],
+        refills: bool = False,
     ) -> BatchStream:
-        """The rows that a shard would deliver, as split and output row, without reading any."""
+        """The rows that a shard would deliver, as split and output row, without reading any; `refills` as for `stream`."""
     @property
     def bytes(self) -> int:
         """Stored bytes of all splits."""
@@ -456,6 +464,9 @@ class Stage:
         """Bytes of its files of rows."""
     def gather(self, rows: Sequence[int]) -> _Rows:
         """Copy rows by number, in the order given, into one Arrow record batch."""
+    def __arrow_c_schema__(self) -> object: ...
+    def take(self, rows: Any, converter: TensorConverter) -> _TensorBatch:
+        """Convert rows by number, in the order given; `rows` is a buffer of uint64."""
     def remove(self) -> None:
         """Delete its files; whoever has it open keeps reading."""
 
@@ -528,6 +539,8 @@ class Shards:
         """How far a shard came in `run` (JSON), which had the same shards."""
     def cursor_at(self, rank: int, worker: int, batches: int) -> list[int]:
         """The cursor of a shard of counted rows after so many batches."""
+    def cursor_after(self, rank: int, worker: int, batches: int, rows: int) -> list[int]:
+        """The cursor of a shard of one lane after so many batches that consumed `rows` of its counted rows."""
     def num_pieces(self, rank: int) -> int:
         """How many pieces the workers of a rank take, where they share them."""
     def pieces(self, rank: int, worker: int) -> list[tuple[int, int, int | None]]:
@@ -647,6 +660,9 @@ class TensorConverter:
 
 def read_arrow(data: _Rows) -> tuple[_ArrowSchema, list[_Rows]]:
     """Read an Arrow object of any library into its schema and batches."""
+
+def slice_rows(batch: _Rows, start: int, rows: int) -> _Rows:
+    """`rows` rows of a batch from row `start` on, without a copy."""
 
 def merge_batches(schema: _ArrowSchema, pieces: Sequence[_Rows]) -> _Rows:
     """Make one batch of the rows of all pieces."""

@@ -310,8 +310,9 @@ impl PyPlan {
     /// Starts reading a shard from a cursor on. `tensor_options` is JSON; None yields Arrow
     /// batches. With `lends` columns may have memory of their own instead of a slot in the batch's
     /// block; with `loose`, too, that block is one whose parts are put together where it is copied.
+    /// With `refills` batches are full while there are rows.
     #[expect(clippy::too_many_arguments, reason = "keyword arguments of one Python call")]
-    #[pyo3(signature = (shards, rank, worker, cursor, threads, tensor_options, stage=None, lends=false, loose=false))]
+    #[pyo3(signature = (shards, rank, worker, cursor, threads, tensor_options, stage=None, lends=false, loose=false, refills=false))]
     fn stream(
         &self,
         py: Python<'_>,
@@ -324,8 +325,12 @@ impl PyPlan {
         stage: Option<&PyStage>,
         lends: bool,
         loose: bool,
+        refills: bool,
     ) -> PyResult<BatchStream> {
-        let (shard, cursor) = at_once(|| shards.at(rank, worker, &cursor))?;
+        let (mut shard, cursor) = at_once(|| shards.at(rank, worker, &cursor))?;
+        if refills {
+            shard = Arc::new(shard.open_ended());
+        }
         let start = || -> Result<ShardStream> {
             let mut source = shards.source(&self.plan, stage)?;
             let mut output = self.output(tensor_options)?;
@@ -379,7 +384,9 @@ impl PyPlan {
     }
 
     /// The split and output row of each row that a shard would deliver from a cursor on, without
-    /// reading any.
+    /// reading any; with `refills`, of rows in full batches up to the last.
+    #[expect(clippy::too_many_arguments, reason = "keyword arguments of one Python call")]
+    #[pyo3(signature = (shards, rank, worker, cursor, counts, refills=false))]
     fn positions(
         &self,
         py: Python<'_>,
@@ -388,8 +395,12 @@ impl PyPlan {
         worker: usize,
         cursor: Vec<u64>,
         counts: Vec<u64>,
+        refills: bool,
     ) -> PyResult<BatchStream> {
-        let (shard, cursor) = at_once(|| shards.at(rank, worker, &cursor))?;
+        let (mut shard, cursor) = at_once(|| shards.at(rank, worker, &cursor))?;
+        if refills {
+            shard = Arc::new(shard.open_ended());
+        }
         let output = Arc::new(Output::Arrow(RowSource::positions_schema()));
         let source = RowSource::Positions(Arc::from(counts));
         let start = || ShardStream::start(source, &shard, &cursor, 1, output);

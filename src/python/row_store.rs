@@ -4,11 +4,15 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use pyo3::buffer::PyBuffer;
 use pyo3::prelude::*;
+use pyo3::types::{PyCapsule, PyTuple};
 use pyo3_arrow::PyRecordBatch;
 
+use super::arrow::schema_capsule;
 use super::error::to_py;
 use super::plan::PyPlan;
+use super::tensor::{TensorConverter, to_python};
 use super::wait::{compute, wait_with};
 use crate::row_store::{Drawing, Progress, Stage, weight_column};
 
@@ -118,6 +122,25 @@ impl PyStage {
     fn gather<'py>(&self, py: Python<'py>, rows: Vec<u64>) -> PyResult<Bound<'py, PyRecordBatch>> {
         let batch = compute(py, || self.stage.gather(&rows))?;
         Bound::new(py, PyRecordBatch::new(batch))
+    }
+
+    /// The query's schema.
+    fn __arrow_c_schema__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyCapsule>> {
+        schema_capsule(py, self.stage.schema())
+    }
+
+    /// The given rows, in that order, as `converter` converts batches of this schema.
+    #[expect(clippy::needless_pass_by_value, reason = "an argument that Python gives")]
+    fn take<'py>(
+        &self,
+        py: Python<'py>,
+        rows: PyBuffer<u64>,
+        converter: &TensorConverter,
+    ) -> PyResult<Bound<'py, PyTuple>> {
+        let rows = rows.to_vec(py)?;
+        let converter = converter.converter();
+        let batch = compute(py, || converter.convert(&self.stage.take(&rows)?))?;
+        to_python(py, batch)
     }
 
     /// Deletes its files; whoever has it open keeps reading.

@@ -295,6 +295,17 @@ impl PyShards {
         at_once(|| Ok(self.get(rank, worker)?.cursor_at(batches).encode()))
     }
 
+    /// The cursor of a shard after so many batches that consumed `rows` of its counted rows.
+    fn cursor_after(
+        &self,
+        rank: usize,
+        worker: usize,
+        batches: u64,
+        rows: u64,
+    ) -> PyResult<Vec<u64>> {
+        at_once(|| Ok(self.get(rank, worker)?.cursor_after(batches, rows)?.encode()))
+    }
+
     /// How many pieces the workers of a rank take.
     fn num_pieces(&self, rank: usize) -> PyResult<usize> {
         let shard = self.get(rank, 0).map_err(to_py)?;

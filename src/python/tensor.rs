@@ -29,6 +29,7 @@ pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<TensorConverter>()?;
     module.add_function(wrap_pyfunction!(read_arrow, module)?)?;
     module.add_function(wrap_pyfunction!(merge_batches, module)?)?;
+    module.add_function(wrap_pyfunction!(slice_rows, module)?)?;
     Ok(())
 }
 
@@ -324,6 +325,19 @@ fn read_arrow(py: Python<'_>, data: &Bound<'_, PyAny>) -> PyResult<(PySchema, Ve
     let arrays = data.extract::<Arrays>()?;
     let (schema, batches) = compute(py, || Ok((arrays.schema()?, arrays.batches()?)))?;
     Ok((PySchema::new(schema), batches.into_iter().map(PyRecordBatch::new).collect()))
+}
+
+/// `rows` rows of a batch from row `start` on, without a copy.
+#[pyfunction]
+fn slice_rows(batch: PyRecordBatch, start: usize, rows: usize) -> PyResult<PyRecordBatch> {
+    let batch = batch.into_inner();
+    if start.checked_add(rows).is_none_or(|end| end > batch.num_rows()) {
+        return Err(PyValueError::new_err(format!(
+            "{rows} rows from row {start} on do not lie in a batch of {}",
+            batch.num_rows()
+        )));
+    }
+    Ok(PyRecordBatch::new(batch.slice(start, rows)))
 }
 
 /// One batch of the rows of all `pieces`, for output_format="arrow" and "dict".

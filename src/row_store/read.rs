@@ -240,14 +240,23 @@ impl Stage {
                 let (stage, order) = (Arc::clone(&stage), Arc::clone(&order));
                 runtime.spawn_blocking(move || {
                     let rows: Vec<u64> = positions.map(|at| order.at(at)).collect();
-                    let mut batches = Vec::with_capacity(1);
-                    stage.gather_in_parts(&rows, &mut batches)?;
-                    Ok::<_, Error>(stream::iter(batches.into_iter().map(Ok)))
+                    Ok::<_, Error>(stream::iter(stage.take(&rows)?.into_iter().map(Ok)))
                 })
             })
             .buffered(in_flight)
             .map(|joined| joined.map_err(panicked)?);
         Ok(batches.try_flatten())
+    }
+
+    /// The given rows as [`gather`](Self::gather) has them, in several batches where one cannot hold
+    /// them all.
+    ///
+    /// # Errors
+    /// `Config` for a row that does not exist.
+    pub fn take(&self, rows: &[u64]) -> Result<Vec<RecordBatch>> {
+        let mut batches = Vec::with_capacity(1);
+        self.gather_in_parts(rows, &mut batches)?;
+        Ok(batches)
     }
 
     /// Gathers rows in halves, where all of them together exceed a 32-bit offset or a dictionary's

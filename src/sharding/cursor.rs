@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::blend::blend;
-use super::even::Schedule;
+use super::even::{Remainder, Schedule};
 use super::interleave::{Interleave, Open};
 use super::order::derive_key;
 use super::row_slice::{RowSlice, Source, Window};
@@ -413,6 +413,41 @@ impl Shard {
             None if self.lanes.len() > 1 => true,
             None => cursor.rows().div_ceil(self.schedule.batch_size) == cursor.batches,
         }
+    }
+
+    /// Returns true if a run that leaves rows out and fills batches up with the rows that follow can
+    /// have come to `cursor`: it consumes a row at least for each batch, and all rows with the last.
+    /// One rank may end earlier.
+    pub fn accepts_refilled(&self, cursor: &ShardCursor) -> bool {
+        let (Some(batches), Some(rows)) = (self.batches(), self.rows()) else { return false };
+        let consumed = cursor.rows();
+        (cursor.batches..=rows).contains(&consumed)
+            && cursor.batches <= batches
+            && (cursor.batches < batches || consumed == rows)
+    }
+
+    /// The cursor after `batches` batches that consumed `rows` rows of the one lane.
+    ///
+    /// # Errors
+    /// `Config` where several lanes share the batches.
+    pub fn cursor_after(&self, batches: u64, rows: u64) -> Result<ShardCursor> {
+        match self.lanes.as_slice() {
+            lanes @ ([] | [_]) => {
+                let lanes = lanes.iter().map(|lane| lane.cursor_at(rows)).collect();
+                Ok(ShardCursor { batches, lanes })
+            }
+            lanes => Err(Error::config(format!(
+                "the batches of this shard are shared by {} lanes, of which rows do not follow each other",
+                lanes.len()
+            ))),
+        }
+    }
+
+    /// The shard as rows that follow each other: batches are full while there are rows.
+    #[must_use]
+    pub fn open_ended(&self) -> Self {
+        let schedule = Schedule::open_ended(self.schedule.batch_size, Remainder::Even);
+        Self { schedule, ..self.clone() }
     }
 
     /// The pieces left behind `cursor`.

@@ -85,7 +85,8 @@ pub fn left_after(
 ) -> Result<Left> {
     run.layout.check()?;
     let mut ranks = 0..run.layout.world_size;
-    if let Some(rank) = ranks.find(|rank| !run.layout.is_exact() && !run.cursors.contains_key(rank))
+    if let Some(rank) =
+        ranks.find(|rank| !run.layout.follows_steps() && !run.cursors.contains_key(rank))
     {
         return Err(silent(run, rank as usize));
     }
@@ -133,7 +134,11 @@ pub fn cursor_of(
             return Ok(shard.start());
         }
         let cursor = ShardCursor::decode(numbers, &shard.lanes)?;
-        if !shard.accepts(&cursor) {
+        let accepts = match run.layout.refills {
+            true => shard.accepts_refilled(&cursor),
+            false => shard.accepts(&cursor),
+        };
+        if !accepts {
             return Err(damaged(&format!(
                 "{} batches of worker {worker} of rank {rank} do not have the rows that its cursor says",
                 cursor.batches
@@ -141,7 +146,7 @@ pub fn cursor_of(
         }
         return Ok(cursor);
     }
-    if !run.layout.is_exact() {
+    if !run.layout.follows_steps() {
         return Err(silent(run, rank));
     }
     let (workers, worker) = (run.layout.workers() as u64, worker as u64);
@@ -162,8 +167,8 @@ pub(super) fn damaged(how: &str) -> Error {
 
 fn silent(run: &EarlierRun, rank: usize) -> Error {
     Error::checkpoint(format!(
-        "the state does not say how far rank {rank} of {} came, and without equal steps that does not follow from \
-         the other ranks; join the states of all ranks: load_state_dict(tensorquery.merge_state_dicts([…]))",
+        "the state does not say how far rank {rank} of {} came, and without equal steps, or with rows that a failing \
+         transform left out, that does not follow from the other ranks; join the states of all ranks: load_state_dict(tensorquery.merge_state_dicts([…]))",
         run.layout.world_size
     ))
 }

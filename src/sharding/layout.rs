@@ -42,6 +42,10 @@ pub struct Layout {
     pub permuted: Option<u64>,
     /// How the pieces of a lane are mixed.
     pub mixing: Mixing,
+    /// Whether rows on which a transform fails are left out, and batches filled up with the rows
+    /// that follow. Then a step does not say how many rows were consumed; cursors do.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub refills: bool,
 }
 
 /// The input of a deal, equal for every layout.
@@ -114,7 +118,11 @@ impl Layout {
             && (1..=MOST_WIDTH).contains(&self.mixing.width)
             && self.mixing.chunk > 0
             && !(self.dynamic
-                && (self.counted || self.num_workers == 0 || self.partitions.is_some()));
+                && (self.counted || self.num_workers == 0 || self.partitions.is_some()))
+            && !(self.refills
+                && (!self.counted
+                    || self.remainder != Remainder::Even
+                    || self.partitions.is_some()));
         if sane {
             return Ok(());
         }
@@ -126,6 +134,11 @@ impl Layout {
     /// Shards of each rank, to which pieces are dealt.
     pub fn workers(&self) -> usize {
         if self.dynamic { 1 } else { self.num_workers.max(1) as usize }
+    }
+
+    /// Returns true if the rows that a shard has consumed follow from its steps.
+    pub(super) fn follows_steps(&self) -> bool {
+        self.is_exact() && !self.refills
     }
 
     /// Returns true if every shard gets its exact number of rows.

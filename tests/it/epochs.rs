@@ -361,6 +361,7 @@ fn layout() -> impl Strategy<Value = Layout> {
                 strategy: Some(strategy),
                 shuffle,
                 permuted: None,
+                refills: false,
                 mixing,
             };
             match several {

@@ -223,6 +223,7 @@ proptest! {
             strategy: Some(Builtin::Lpt),
             shuffle: shuffle.is_some(),
             permuted: None,
+            refills: false,
             mixing: if shuffle.is_some() { mixing } else { Mixing::NONE },
         };
         let shards = deal(&plan, &layout).or_else(|error| {

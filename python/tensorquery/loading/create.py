@@ -111,6 +111,8 @@ def create_dataloader(
     keyed: Mapping[str, Sequence[str] | Mapping[str, str]] | None = None,
     transform: Callable[[Any], Any] | None = None,
     transform_threads: int | None = None,
+    on_transform_error: str = "raise",
+    max_transform_errors: int | None = None,
     collate_fn: Callable[[Any], Any] | None = None,
     device: str | int | torch.device | None = None,
     **dataloader_kwargs: Any,
@@ -220,6 +222,11 @@ def create_dataloader(
         keyed: ``{"sparse": ["item", "tags"]}`` packs ids into one keyed jagged output; see `to_tensors`.
         transform: Called on each batch after conversion, in the worker.
         transform_threads: Threads that call `transform` on successive batches at once, with ``num_workers=0``; see `QueryDataset`.
+        on_transform_error: "raise": an exception of `transform` ends the epoch. "skip": the rows on which `transform` fails are left
+            out, batches are filled up with the rows that follow, and all ranks take the same steps; ``dataset.failed_rows`` has
+            the file, row and error of each. `transform` must take any number of rows. Needs ``remainder="even"``.
+        max_transform_errors: Rows of a rank (of a worker, where there are worker processes) that may fail in an epoch; one more
+            is an error. None is 1,000.
         collate_fn: Called on each finished batch (after `transform`), in the worker.
         device: Where batches go, for example "cuda": each is copied there, from pinned memory and on a stream of its own,
             while the training step of the one before it runs: all tensors in mappings, lists and tuples. A state counts what

@@ -21,7 +21,13 @@ from tensorquery.loading.accelerate import AcceleratePrepared, begin
 from tensorquery.loading.dataset import QueryDataset
 from tensorquery.loading.devices import copies_to, one_ahead
 from tensorquery.loading.epoch_progress import Progress
-from tensorquery.loading.iterator import CLOSED_BY_NEWER, Change, Made, ShardIterator
+from tensorquery.loading.iterator import (
+    CLOSED_BY_NEWER,
+    Change,
+    Made,
+    ShardIterator,
+    noted_failures,
+)
 from tensorquery.loading.workers.batch_messages import (
     BatchMessage,
     BatchPacker,
@@ -337,6 +343,8 @@ class QueryDataLoader(AcceleratePrepared, DataLoader[Any]):
             (watch, "last", last),
             (progress, "over", last),
         )
+        if tagged.failed:
+            changes += (noted_failures(progress, tagged.worker, tagged.failed),)
         if progress.ledger is not None:
             standing = progress.ledger.after(tagged.worker, tagged.cursor)
             changes += ((progress.ledger, "standing", standing),)

@@ -21,6 +21,7 @@ from tensorquery.loading.iterations import Iterations
 from tensorquery.loading.iterator import Refused, ShardIterator
 from tensorquery.loading.options import LoaderOptions
 from tensorquery.loading.plan import DatasetPlan
+from tensorquery.loading.refill import check_refilled
 from tensorquery.loading.snapshot_pins import agreed
 from tensorquery.loading.tensors import TENSOR_OPTIONS, TensorOutput
 from tensorquery.loading.tracer import Tracer
@@ -28,6 +29,7 @@ from tensorquery.loading.workers.batch_messages import BatchRuns
 from tensorquery.loading.workers.liveness import end_with_trainer, end_with_what_is_lost
 from tensorquery.metrics.loader_metrics import Metrics
 from tensorquery.sharding.bad_files import Quarantined
+from tensorquery.sharding.failed_rows import FailedRow
 from tensorquery.sharding.shard_plan import ShardPlan
 from tensorquery.sharding.shards import DEFAULT_SPLIT_BYTES, SplitStrategy
 from tensorquery.sharding.trace import Trace
@@ -122,6 +124,10 @@ class QueryDataset(IterableDataset[Any]):
             the training loop; batches come in the same order and with the same content. It pays where `transform`
             releases the GIL, as numpy and torch do. None: the training loop's thread calls it. Not with worker
             processes, which run side by side as they are.
+        on_transform_error: "raise": an exception of `transform` ends the epoch. "skip": the rows on which it fails are left out
+            and listed in `failed_rows`, and batches are filled up with the rows that follow. See `create_dataloader`.
+        max_transform_errors: Rows of a rank (of a worker, where there are worker processes) that may fail in an epoch; one more
+            is an error. None is 1,000.
         **tensor_kwargs: ``nulls``, ``stack``, ``pad``, ``categories``, ``decimal`` and ``keyed``; see `to_tensors`.
 
     Raises:
@@ -166,6 +172,8 @@ class QueryDataset(IterableDataset[Any]):
         output_format: str = "torch",
         transform: Callable[[Any], Any] | None = None,
         transform_threads: int | None = None,
+        on_transform_error: str = "raise",
+        max_transform_errors: int | None = None,
         **tensor_kwargs: Any,
     ) -> None:
         if not isinstance(query, Query | Mixture):
@@ -196,6 +204,8 @@ class QueryDataset(IterableDataset[Any]):
         deal = options.deal
         if isinstance(query, Mixture):
             deal = replace(deal, mixture=query._weights())
+        if deal.refills:
+            check_refilled(deal, options.threads)
         channel = channel_of(self.topology, options.group)
         self._plan = DatasetPlan(
             query, deal, options, self.topology, self._output_of(options), channel
@@ -206,7 +216,7 @@ class QueryDataset(IterableDataset[Any]):
 
     def _iterations_of(self, options: LoaderOptions) -> Iterations:
         """What begins iterations over its shards."""
-        return Iterations(self._state, options.transform, options.threads)
+        return Iterations(self._state, options.transform, options.threads, options.skipping)
 
     def _output_of(self, options: LoaderOptions) -> TensorOutput:
         """How batches come out."""
@@ -243,6 +253,19 @@ class QueryDataset(IterableDataset[Any]):
             StorageError: A file cannot be reached.
         """
         return self._plan.quarantined
+
+    @property
+    def failed_rows(self) -> list[FailedRow]:
+        """The rows that this rank left out with ``on_transform_error="skip"``, in the epoch that is delivered and the one before.
+
+        Those of received batches, each once, in the order of the epoch's shards. Their files and physical rows are looked up
+        when this is asked for: rows are counted, and the splits of the rows are read again.
+
+        Raises:
+            ConfigError: Asked for in a worker, or of a copy of the dataset.
+            DataError: A file cannot be read.
+        """
+        return self._tracer.failed_rows()
 
     @property
     def epoch(self) -> int:

@@ -118,6 +118,11 @@ def _check_order(layout: dict[str, Any], in_order: bool) -> None:
             'with assignment="dynamic" which worker takes which split follows from their speed, so that a receipt could '
             'not say which rows a step had; use assignment="static"'
         )
+    if layout.get("refills"):
+        raise ConfigError(
+            'with on_transform_error="skip" the rows of a step depend on which rows before it failed, so that a receipt could '
+            "not say which rows a step had; leave failing rows out by a filter or exclude= (dataset.failed_rows names them)"
+        )
     if layout["num_workers"] > 1 and not in_order:
         raise ConfigError(
             f"with in_order=False the {layout['num_workers']} workers deliver in the order of their speed, so that a "

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from tensorquery._util.callers import called
 from tensorquery.loading.devices import Copies, one_ahead
 from tensorquery.loading.iterator import Change, Made, ShardIterator
+from tensorquery.loading.refill import failures_before
 from tensorquery.loading.transform_threads import Transformed, TransformThreads
 from tensorquery.loading.workers.batch_messages import TaggedBatch
 from tensorquery.sharding.dynamic_assignment import message_of
@@ -138,7 +139,8 @@ class WorkerIterator(_Received):
             cursor = "" if follows else json.dumps(stream.cursor())
         if self._observer is not None:
             self._observer.delivered(self.counted()[0])
-        return TaggedBatch(batch, self._worker, last, cursor, rows=rows)
+        failed = failures_before(stream)
+        return TaggedBatch(batch, self._worker, last, cursor, rows=rows, failed=failed)
 
     def sent(self) -> None:
         """Say that all rows so far are on their way to the loader."""
@@ -179,7 +181,9 @@ class AheadIterator(ShardIterator):
             (self, "_handed_rows", self._handed_rows + found.rows),
             (self, "_handed_batches", self._handed_batches + 1),
         )
-        return self._counted(found.batch, found.rows, found.last, found.cursor, others=handed)
+        return self._counted(
+            found.batch, found.rows, found.last, found.cursor, others=handed, failed=found.failed
+        )
 
     def _start(self) -> _core.BatchStream:
         stream, reading = super()._start(), self._reading
@@ -223,7 +227,10 @@ def _made_ahead(
             yield from iter(threads.next, None)
             return
         for raw in iter(stream.next, None):
-            yield Transformed(build(raw), stream.cursor(), stream.last, stream.rows)
+            batch = build(raw)
+            yield Transformed(
+                batch, stream.cursor(), stream.last, stream.rows, failures_before(stream)
+            )
 
     def made() -> Iterator[Transformed]:
         for found in finished():

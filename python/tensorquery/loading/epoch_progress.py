@@ -28,6 +28,8 @@ class Progress:
         begun: Whether it is of an iteration; where not, the next one may still be of any epoch.
         abandoned: Whether another epoch was chosen since its iteration was left.
         over: Whether the last batch was received.
+        failed: Rows of received batches, or before them, that are left out because the transform fails: the worker, the number
+            in its shard, and the error.
     """
 
     epoch: int
@@ -42,3 +44,4 @@ class Progress:
     begun: bool = False
     abandoned: bool = False
     over: bool = False
+    failed: tuple[tuple[int, int, str], ...] = ()

@@ -298,7 +298,8 @@ class EpochState:
     def follows(self, workers: int) -> bool:
         """Whether all cursors follow from the number of steps."""
         layout = self.plan.epochs.layout(workers)
-        return bool(layout["counted"]) and (self.in_order or workers <= 1)
+        is_counted = bool(layout["counted"]) and not self.plan.deal.refills
+        return is_counted and (self.in_order or workers <= 1)
 
     def restore(self, progress: Progress, state: dict[str, Any], workers: int) -> None:
         """Set `progress` to where a state was saved."""
@@ -374,7 +375,8 @@ class EpochState:
     def steps(self, progress: Progress) -> int | None:
         """The step with which this rank's epoch ends, where that is known before."""
         workers = progress.workers or 0
-        if self.plan.epochs.is_dynamic(workers):
+        is_alone = self.plan.topology.world_size == 1
+        if self.plan.epochs.is_dynamic(workers) or (self.plan.deal.refills and is_alone):
             return None
         shards = self.plan.epochs.shards(workers, progress.epoch, progress.left)
         total = 0

@@ -16,6 +16,7 @@ from tensorquery.loading.devices import Copies
 from tensorquery.loading.epoch_progress import Progress
 from tensorquery.loading.epoch_state import EpochState
 from tensorquery.loading.iterator import Reading, ShardIterator
+from tensorquery.loading.refill import Skipping
 from tensorquery.loading.shard_source import DatasetSource
 from tensorquery.loading.transform_threads import refuse_threads
 from tensorquery.loading.workers.batch_messages import BatchRuns, Sending, batches_per_message
@@ -33,6 +34,7 @@ class Iterations:
         state: How far the dataset has come.
         transform: Called on each batch.
         threads: How many threads call it; None: the one that asks for batches.
+        skipping: How rows are left out on which it fails; None where that is an error.
 
     Attributes:
         measures: Where the workers of a loader write down what they count.
@@ -44,7 +46,11 @@ class Iterations:
     """Whether iterators of the training process write down what they count, too."""
 
     def __init__(
-        self, state: EpochState, transform: Callable[[Any], Any] | None, threads: int | None
+        self,
+        state: EpochState,
+        transform: Callable[[Any], Any] | None,
+        threads: int | None,
+        skipping: Skipping | None = None,
     ) -> None:
         self.measures: SharedCounters | None = None
         self.watch: Watch | None = None
@@ -52,6 +58,7 @@ class Iterations:
         self._state = state
         self._transform = transform
         self._threads = threads
+        self._skipping = skipping
         self._counted: tuple[int, dict[str, float]] | None = None
 
     def over(self, state: EpochState) -> Iterations:
@@ -113,7 +120,7 @@ class Iterations:
         self.watch = None
         if in_loader:
             worker = (worker + slots.first) % workers
-        source = DatasetSource(state, self._note_counts, consumed)
+        source = DatasetSource(state, self._note_counts, consumed, self._skipping)
         iterator = self._iterator_over(source, progress, worker, in_loader, copies)
         state.newest = weakref.ref(iterator)
         return iterator
@@ -136,9 +143,11 @@ class Iterations:
         _, builder = self._state.here()
         takes = self._state.plan.epochs.is_dynamic(progress.workers or 0)
         is_raw = in_loader and self.sent.raw
+        # What leaves rows out builds and transforms batches itself.
+        skips = self._skipping is not None
         reading = Reading(
-            _as_it_is if is_raw else builder.build,
-            self._transform,
+            _as_it_is if is_raw or skips else builder.build,
+            None if skips else self._transform,
             self._threads,
             counters,
             self._state.taking() if takes else None,
@@ -146,7 +155,7 @@ class Iterations:
         )
         if in_loader:
             return WorkerIterator(source, progress, worker, reading, iteration)
-        if copies is not None or self._threads is not None:
+        if copies is not None or self._threads is not None or skips:
             return AheadIterator(source, progress, worker, reading, iteration, copies=copies)
         return LoopIterator(source, progress, worker, reading, iteration)
 

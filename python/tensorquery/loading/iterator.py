@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import time
@@ -21,6 +22,8 @@ from tensorquery.loading.epoch_progress import Progress
 from tensorquery.loading.workers.liveness import check_sendable
 from tensorquery.metrics.counters import CORE_COUNTS, SharedCounters
 
+_LOG = logging.getLogger("tensorquery")
+
 __all__ = [
     "CLOSED_BY_NEWER",
     "Change",
@@ -30,6 +33,7 @@ __all__ = [
     "Refused",
     "ShardIterator",
     "ShardSource",
+    "noted_failures",
 ]
 
 CLOSED_BY_NEWER = (
@@ -43,6 +47,21 @@ Change: TypeAlias = tuple[Any, Any, Any]
 
 Made: TypeAlias = tuple[Any, bool, tuple[Change, ...], _core.BatchStream | None]
 """A batch that does not count yet; whether it is the last; what changes when the loop has it; the stream that then hands it out."""
+
+
+def noted_failures(progress: Progress, worker: int, failed: tuple[tuple[int, str], ...]) -> Change:
+    """The change by which a progress knows of rows that were left out; warns of the first of an epoch, and logs all."""
+    for row, error in failed:
+        _LOG.info(
+            "transform failed on row %d of shard %d, which is left out: %s", row, worker, error
+        )
+    if not progress.failed:
+        warnings.warn(
+            f"transform failed on a row ({failed[0][1]}), which is left out; dataset.failed_rows names it and all that follow",
+            UserWarning,
+            stacklevel=stack_level_outside(),
+        )
+    return progress, "failed", (*progress.failed, *((worker, *one) for one in failed))
 
 
 class Refused:
@@ -259,6 +278,7 @@ class ShardIterator(_core.Delivery, ABC):
         *,
         stream: _core.BatchStream | None = None,
         others: tuple[Change, ...] = (),
+        failed: tuple[tuple[int, str], ...] = (),
     ) -> Made:
         """A batch, and what changes when the loop has it.
 
@@ -269,11 +289,14 @@ class ShardIterator(_core.Delivery, ABC):
             cursor: How far the shard is consumed with it, where that is kept.
             stream: The stream that hands it out, unless it has done so.
             others: Other changes.
+            failed: Rows left out since the batch before, and the errors of the transform.
         """
         progress = self._progress
         changes: tuple[Change, ...] = ((progress, "step", progress.step + 1), *others)
         if progress.cursors is not None:
             changes += ((progress.cursors, self._worker, cursor),)
+        if failed:
+            changes += (noted_failures(progress, self._worker, failed),)
         if last:
             # In a worker the epoch is not over: others may still have batches.
             changes += ((self, "last", True), (progress, "over", not progress.workers))

@@ -15,6 +15,7 @@ from tensorquery._util.options import (
     check_positive_int,
 )
 from tensorquery.loading.keyed import check_keyed
+from tensorquery.loading.refill import Skipping, check_refilled, check_skipping
 from tensorquery.loading.tensors import TensorOutput, tensor_options
 from tensorquery.loading.transform_threads import check_threads
 from tensorquery.metrics.progress import check_progress
@@ -71,6 +72,8 @@ class LoaderOptions:
     keyed: Mapping[str, Sequence[str] | Mapping[str, str]] | None = None
     transform: Callable[[Any], Any] | None = None
     transform_threads: int | None = None
+    on_transform_error: str = "raise"
+    max_transform_errors: int | None = None
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> LoaderOptions:
@@ -92,8 +95,10 @@ class LoaderOptions:
         if self.transform is not None:
             check_callable("transform", self.transform)
         check_progress(self.show_progress)
-        for meaning in ("threads", "output", "staging", "skips", "deal"):
+        for meaning in ("threads", "output", "staging", "skips", "skipping", "deal"):
             getattr(self, meaning)
+        if self.skipping is not None:
+            check_refilled(self.deal, self.threads)
 
     @cached_property
     def threads(self) -> int | None:
@@ -131,6 +136,11 @@ class LoaderOptions:
         return check_on_error(self.on_error)
 
     @cached_property
+    def skipping(self) -> Skipping | None:
+        """How rows are left out on which the transform fails; None where that is an error."""
+        return check_skipping(self.on_transform_error, self.max_transform_errors, self.transform)
+
+    @cached_property
     def deal(self) -> Deal:
         """How rows are dealt, where they are of one query."""
         buffer = self.shuffle_buffer_size
@@ -147,6 +157,7 @@ class LoaderOptions:
             exclude=excluded_ranges(self.exclude),
             assignment=self.assignment,
             weighing=weighing_of(self.sample_weight, self.sample_replacement, self.num_samples),
+            refills=self.skipping is not None,
         )
 
     @property

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
 from tensorquery import _core
 from tensorquery.distributed.topology import threads_for
 from tensorquery.loading.epoch_progress import Progress
 from tensorquery.loading.epoch_state import EpochState
+from tensorquery.loading.refill import RefilledStream, ShardTerms, Skipping
 
 __all__ = ["DatasetSource"]
 
@@ -20,6 +22,7 @@ class DatasetSource:
         state: How far the dataset has come.
         counted: Gets the epoch and the counts of an iterator that is closed.
         consumed: The ``state_dict()`` of the dataset.
+        skipping: How rows are left out on which the transform fails; None where that is an error.
     """
 
     def __init__(
@@ -27,10 +30,12 @@ class DatasetSource:
         state: EpochState,
         counted: Callable[[int, dict[str, float]], None],
         consumed: Callable[[], dict[str, Any]],
+        skipping: Skipping | None = None,
     ) -> None:
         self._state = state
         self.counted = counted
         self._consumed = consumed
+        self._skipping = skipping
 
     def stream(
         self,
@@ -51,6 +56,11 @@ class DatasetSource:
         if taking is not None:
             counter = state.slots.counter
             return core.stream_taken(shards, rank, worker, counter, taking, threads, options, loose)
+        if self._skipping is not None:
+            # It has the methods that iterators call.
+            return cast(
+                "_core.BatchStream", self._refilled(self._skipping, progress, worker, shards)
+            )
         return core.stream(
             shards,
             rank,
@@ -62,6 +72,42 @@ class DatasetSource:
             lends=lends,
             loose=loose,
         )
+
+    def _refilled(
+        self, skipping: Skipping, progress: Progress, worker: int, shards: _core.Shards
+    ) -> RefilledStream:
+        """The transformed batches of a shard, without the rows on which the transform fails."""
+        plan, workers = self._state.plan, progress.workers or 0
+        core, builder = self._state.here()
+        rank, start = plan.topology.rank, progress.start[worker]
+        stream = core.stream(
+            shards,
+            rank,
+            worker,
+            start,
+            threads_for(plan.topology, workers),
+            None,
+            plan.stage,
+            lends=True,
+            refills=True,
+        )
+        steps, _ = shards.size(rank, worker)
+        rows = shards.rows(rank, worker)
+        assert steps is not None, "rows are counted"
+        assert rows is not None, "rows are counted"
+        # A cursor begins with the batches, and that of its one lane with the rows.
+        steps_done, rows_done = (*start[:2], 0)[:2] if start else (0, 0)
+        terms = ShardTerms(
+            name=f"worker {worker} of rank {rank}" if workers else f"rank {rank}",
+            batch_size=plan.deal.batch_size,
+            steps=steps,
+            rows=rows,
+            steps_done=steps_done,
+            rows_done=rows_done,
+            cursor_after=partial(shards.cursor_after, rank, worker),
+            may_end=plan.topology.world_size == 1,
+        )
+        return RefilledStream(stream, builder, skipping, terms)
 
     def finished(self, progress: Progress) -> None:
         """The epoch is over."""

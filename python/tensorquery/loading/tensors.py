@@ -414,6 +414,11 @@ class BatchBuilder:
             )
 
     @property
+    def names(self) -> list[str]:
+        """The names of the outputs, in their order; known for "torch" and "numpy"."""
+        return [spec["name"] for spec in self._specs]
+
+    @property
     def row_bytes(self) -> int:
         """Bytes of a row, about: lists and strings have no length before they are read."""
         return sum(map(_row_bytes, self._specs))

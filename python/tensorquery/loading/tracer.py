@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from tensorquery._util.options import check_non_negative_int
 from tensorquery.errors import ConfigError
 from tensorquery.loading.epoch_progress import Progress
 from tensorquery.loading.epoch_state import EpochState
 from tensorquery.sharding.delivered import Dealt, Share
+from tensorquery.sharding.failed_rows import FailedRow, find_failed
 from tensorquery.sharding.shard_plan import ShardPlan
 from tensorquery.sharding.trace import Trace, trace_batch
 
@@ -22,6 +25,7 @@ class Tracer:
 
     def __init__(self, state: EpochState) -> None:
         self._state = state
+        self._found: dict[Any, list[FailedRow]] = {}
 
     def shard_plan(self, num_workers: int) -> ShardPlan:
         """How the splits are dealt to all ranks and workers; see `QueryDataset.shard_plan`."""
@@ -46,12 +50,14 @@ class Tracer:
     def trace(self, rank: int | None, step: int | None, epoch: int | None) -> Trace:
         """Find the rows of a batch; see `QueryDataset.trace`."""
         state, plan = self._state, self._state.plan
-        if plan.core is None or not plan.is_at_home:
+        self._check_home("trace()")
+        if plan.deal.refills:
             raise ConfigError(
-                "trace() is for the dataset that was made in this process; a worker, and a copy, know only the batches that "
-                "they have yielded"
+                'with on_transform_error="skip" the rows of a step depend on which rows before it failed, and are not known '
+                "without transforming them again; dataset.failed_rows has those that failed. Trace a loader without it"
             )
         plan.widen()
+        assert plan.core is not None
         rank = plan.topology.rank if rank is None else check_non_negative_int("rank", rank)
         if rank >= plan.topology.world_size:
             raise ConfigError(
@@ -75,14 +81,49 @@ class Tracer:
                 f"with in_order=False the {workers} workers deliver in the order of their speed, so a step may be any "
                 "batch; trace a loader with in_order=True"
             )
-        dealt = Dealt(
+        share = Share(run.epoch, rank, workers, run.left)
+        return trace_batch(plan.core, self._dealt_again(), share, step)
+
+    def _dealt_again(self) -> Dealt:
+        """The rows of the whole plan, dealt again."""
+        plan = self._state.plan
+        assert plan.core is not None
+        return Dealt(
             plan.core,
             plan.epochs,
             permuted=plan.deal.is_global,
             drawn_from=None if plan.deal.weighing is None else lambda: plan.stage,
             count=plan.count_splits,
         )
-        return trace_batch(plan.core, dealt, Share(run.epoch, rank, workers, run.left), step)
+
+    def failed_rows(self) -> list[FailedRow]:
+        """The rows that were left out; see `QueryDataset.failed_rows`."""
+        state, plan = self._state, self._state.plan
+        self._check_home("failed_rows")
+        found: list[FailedRow] = []
+        for run in (state.ended, state.progress):
+            if run is None or not run.failed:
+                continue
+            key = (run.epoch, run.workers, run.left, run.failed)
+            if key not in self._found:
+                plan.widen()
+                assert plan.core is not None
+                share = Share(run.epoch, plan.topology.rank, run.workers or 0, run.left)
+                failed = sorted(run.failed)
+                self._found[key] = find_failed(plan.core, self._dealt_again(), share, failed)
+                # Of older epochs, and of fewer rows, nobody asks again.
+                self._found = dict([*self._found.items()][-2:])
+            found += self._found[key]
+        return found
+
+    def _check_home(self, what: str) -> None:
+        """Check that this is the dataset itself, in the process that made it."""
+        plan = self._state.plan
+        if plan.core is None or not plan.is_at_home:
+            raise ConfigError(
+                f"{what} is for the dataset that was made in this process; a worker, and a copy, know only the batches that "
+                "they have yielded"
+            )
 
     def _traced(self, epoch: int | None) -> Progress:
         """The run of an epoch that is traced; None: the run in which a batch was received last."""

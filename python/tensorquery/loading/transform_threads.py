@@ -32,6 +32,8 @@ class Transformed:
     last: bool
     rows: int
     """Rows of the batch before any transform."""
+    failed: tuple[tuple[int, str], ...] = ()
+    """Rows left out since the batch before: the number in the shard, and the error."""
 
 
 def check_threads(threads: Any, transform: object) -> int | None:

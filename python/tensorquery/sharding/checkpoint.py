@@ -187,6 +187,8 @@ def check_layout(
             raise damaged(f"{key!r} of a layout", None if value is layout else value)
         if _is_a(value, (int,)) and not _LEAST.get(key, 0) <= value < _MOST:
             raise damaged(f"{key!r} of a layout", value)
+    if layout.get("refills", True) is not True:
+        raise damaged("'refills' of a layout", layout["refills"])
     if layout["world_size"] * max(1, layout["num_workers"]) >= _MOST_SHARDS:
         raise damaged("the number of shards of a layout", layout)
 
@@ -363,7 +365,8 @@ def _compared(state: Mapping[str, Any], key: str) -> Any:
 def merge_state_dicts(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """Join the states of all ranks into one, which any topology can resume from.
 
-    With equal steps one rank's state says as much; ``remainder="uneven"`` and ``assignment="dynamic"`` need it.
+    With equal steps one rank's state says as much; ``remainder="uneven"``, ``assignment="dynamic"`` and
+    ``on_transform_error="skip"`` need it.
 
     Args:
         states: What ``loader.state_dict()`` returned on every rank, in any order.

@@ -45,6 +45,7 @@ class Deal:
         mixture: The sources of a mixture.
         assignment: "static", or "dynamic": workers of a rank take splits as they come.
         weighing: How rows are drawn by weight, or None.
+        refills: Whether rows on which a transform fails are left out, and batches filled up with the rows that follow.
     """
 
     batch_size: int
@@ -58,6 +59,7 @@ class Deal:
     mixture: Sources = Sources()
     assignment: str = "static"
     weighing: Weighing | None = None
+    refills: bool = False
 
     def __post_init__(self) -> None:
         """Refuse what cannot be."""
@@ -121,6 +123,7 @@ class Deal:
             "num_samples": None if self.weighing is None else self.weighing.num_samples,
             "exclude": digest(self.exclude),
             "weights of the mixture": self.mixture.weights,
+            "on_transform_error": "skip" if self.refills else "raise",
         }
 
     def check_workers(self, workers: int) -> None:

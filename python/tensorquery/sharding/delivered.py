@@ -139,6 +139,29 @@ class Dealt:
             for stream in streams.values():
                 stream.close()
 
+    def rows_of_shards(
+        self, share: Share, rows: Sequence[tuple[int, int]]
+    ) -> list[tuple[int, int]]:
+        """Split and output row of single rows, by worker and number in its shard; shards have one lane, as refilled ones have."""
+        shards, positions = self._shards(share), []
+        for worker, row in rows:
+            cursor = shards.cursor_after(share.rank, worker, 0, row)
+            stream = self._plan.positions(
+                shards, share.rank, worker, cursor, self._lengths(share), refills=True
+            )
+            found = stream.next()
+            stream.close()
+            assert found is not None, "the row was read before"
+            columns = import_pyarrow().record_batch(found)
+            splits, numbers = (
+                column.slice(0, 1).to_numpy(zero_copy_only=False).astype(np.int64)
+                for column in columns
+            )
+            if self._permuted:
+                splits, numbers = self._unpermuted(shards, splits, numbers)
+            positions.append((int(splits[0]), int(numbers[0])))
+        return positions
+
     def _shards(self, share: Share) -> _core.Shards:
         return self._epochs.all_shards(share.workers, share.epoch, share.left)
 

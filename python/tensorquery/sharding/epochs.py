@@ -145,7 +145,7 @@ class Epochs:
     def _lay_out(self, workers: int) -> dict[str, Any]:
         deal = self._deal
         deal.check_workers(workers)
-        return {
+        layout = {
             "world_size": self._topology.world_size,
             "num_workers": workers,
             "dynamic": self.is_dynamic(workers),
@@ -158,6 +158,8 @@ class Epochs:
             "permuted": _RUN_ROWS if deal.is_global else None,
             "mixing": self._mix_of_takers(workers) if self.is_dynamic(workers) else self._mix(),
         }
+        # States of other runs stay as they are.
+        return {**layout, "refills": True} if deal.refills else layout
 
     def is_dynamic(self, workers: int) -> bool:
         """Whether `workers` worker processes take splits as they come.
@@ -180,6 +182,7 @@ class Epochs:
             or deal.is_global
             or deal.partitions is not None
             or deal.mixture.weights
+            or deal.refills
         ):
             return True
         if self._topology.world_size > 1:

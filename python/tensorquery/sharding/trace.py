@@ -61,6 +61,8 @@ class Trace:
         positions: For each row, in the order of the batch, its split and its output row there.
         physical_rows: For each row, in the order of the batch, the physical row behind it, counted as the range's
             ``counted_from`` says; several rows have the same one where a join or ``unnest`` repeats it.
+        row_numbers: For each row, in the order of the batch, its number among the rows of the query, from 0: the index that
+            `QueryRows` takes.
     """
 
     epoch: int
@@ -71,6 +73,7 @@ class Trace:
     ranges: tuple[TraceRange, ...]
     positions: tuple[tuple[int, int], ...]
     physical_rows: tuple[int, ...]
+    row_numbers: tuple[int, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """The trace as plain data, ready for JSON.
@@ -94,6 +97,7 @@ class Trace:
             ],
             "positions": [list(position) for position in self.positions],
             "physical_rows": list(self.physical_rows),
+            "row_numbers": list(self.row_numbers),
         }
 
     def __repr__(self) -> str:
@@ -147,6 +151,7 @@ def trace_batch(plan: _core.Plan, dealt: Dealt, share: Share, step: int) -> Trac
     positions = list(zip(batch.splits.tolist(), batch.rows.tolist(), strict=True))
     fresh = batch.fresh
     physical = physical_of(plan, positions)
+    starts = [0, *itertools.accumulate(dealt.counts)]
     return Trace(
         epoch=share.epoch,
         rank=share.rank,
@@ -159,6 +164,7 @@ def trace_batch(plan: _core.Plan, dealt: Dealt, share: Share, step: int) -> Trac
         ),
         positions=tuple(positions),
         physical_rows=tuple(physical[position] for position in positions),
+        row_numbers=tuple(starts[split] + row for split, row in positions),
     )
 
 

@@ -36,6 +36,7 @@ fn layout(num_workers: u32, mixing: Mixing, dynamic: bool) -> Layout {
         strategy: Some(Builtin::Lpt),
         shuffle: mixing.window.is_some(),
         permuted: None,
+        refills: false,
         mixing,
     }
 }

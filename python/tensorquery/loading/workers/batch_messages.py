@@ -442,3 +442,5 @@ class TaggedBatch(NamedTuple):
     """Whether it is no batch: the worker has ended, and `cursor` is the list of the pieces that it took."""
     rows: int = 0
     """Rows of the batch before any transform."""
+    failed: tuple[tuple[int, str], ...] = ()
+    """Rows of its shard left out since the batch before, and the errors of the transform."""
