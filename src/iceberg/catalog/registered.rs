@@ -215,7 +215,9 @@ async fn with_candidates<T>(
     }
     // Which of the names of the namespace is the first that is not there?
     for depth in 0..namespace.len() {
-        let Ok(known) = client.list_namespaces(&namespace[..depth]).await else { return Err(error) };
+        let Ok(known) = client.list_namespaces(&namespace[..depth]).await else {
+            return Err(error);
+        };
         let wanted = &namespace[..=depth];
         if known.iter().any(|known| known == wanted) {
             continue;
