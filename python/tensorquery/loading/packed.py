@@ -19,9 +19,10 @@ from tensorquery._util.options import check_positive_int, nearest_name
 from tensorquery.distributed.topology import Topology, detect
 from tensorquery.errors import ConfigError, DataError, UnsupportedTypeError
 from tensorquery.loading.options import LoaderOptions
+from tensorquery.loading.packed_batches import ReadPacks, ReadRows, Then, listed
 from tensorquery.loading.query_rows import QueryRows
 from tensorquery.loading.snapshot_pins import agreed
-from tensorquery.loading.tensors import BatchBuilder, Encoded, Jagged, TensorOutput
+from tensorquery.loading.tensors import Jagged
 from tensorquery.sharding.packing import (
     MOST_TOKENS,
     Array,
@@ -142,11 +143,11 @@ def packed_query(
     read: Callable[[Any], Any]
     if isinstance(batching, Pack):
         columns, report = _packs(rows, options, batching)
-        read = _ReadPacks(rows, batching, options.output_format)
+        read = ReadPacks(rows, batching, options.output_format)
         identity: list[Any] = ["pack", *batching.identity]
     else:
         columns, report = _batches(rows, options, batching)
-        read = _ReadRows(rows, options.output)
+        read = ReadRows(rows, options.output)
         identity = ["tokens", batching.budget, batching.bucket_by, options.batch_size]
         options = replace(options, batch_size=1)
     _check_steps(report.packs, options, topology, name)
@@ -174,7 +175,7 @@ def packed_query(
         categories=None,
         decimal="float64",
         keyed=None,
-        transform=_Then(read, options.transform),
+        transform=Then(read, options.transform),
     )
     return session.table(f"packs_{known}"), over, report
 
@@ -196,10 +197,14 @@ def _check_options(query: Any, options: LoaderOptions, name: str) -> None:
             "leaves out single rows of a batch; let transform catch the error",
         ),
         f"output_format={options.output_format!r}": (
-            options.output_format not in (("torch", "numpy") if name == "pack" else ("torch", "numpy", "kjt")),
+            options.output_format
+            not in (("torch", "numpy") if name == "pack" else ("torch", "numpy", "kjt")),
             'has no arrays; choose "torch" or "numpy"',
         ),
-        "keyed=": (name == "pack" and bool(options.keyed), "makes batches of rows; carry the columns as they are"),
+        "keyed=": (
+            name == "pack" and bool(options.keyed),
+            "makes batches of rows; carry the columns as they are",
+        ),
     }
     for option, (is_given, reason) in wrong.items():
         if is_given:
@@ -213,7 +218,7 @@ def _check_steps(packs: int, options: LoaderOptions, topology: Topology, name: s
         what = "packs in batches of one" if name == "pack" else "batches"
         way = f"give Pack(multiple={ranks}), or " if name == "pack" else ""
         raise ConfigError(
-            f"{packs} {what} cannot be {ranks} ranks' equal steps; {way}choose by name what gives: remainder=\"drop\" leaves "
+            f'{packs} {what} cannot be {ranks} ranks\' equal steps; {way}choose by name what gives: remainder="drop" leaves '
             'the last ones out, "pad" repeats some, and with "uneven" ranks take different steps'
         )
 
@@ -270,7 +275,7 @@ def _check_columns(rows: QueryRows, options: LoaderOptions, pack: Pack) -> None:
             raise ConfigError(
                 f"pad={{{column!r}: …}} fills up single rows, and pack= fills up packs; give Pack(pad=…) instead"
             )
-        values = _listed(column, none[column]).values
+        values = listed(column, none[column]).values
         value = pack.pad_of(column)
         try:
             fits = bool(np.array([value]).astype(values.dtype)[0] == value) or value != value
@@ -286,20 +291,6 @@ def _check_columns(rows: QueryRows, options: LoaderOptions, pack: Pack) -> None:
         )
 
 
-def _listed(column: str, values: Any) -> Jagged:
-    """A column of lists, of one length or of several."""
-    if isinstance(values, Jagged):
-        return values
-    if isinstance(values, np.ndarray) and values.ndim > 1:
-        count, each = values.shape[:2]
-        return Jagged(
-            values.reshape(count * each, *values.shape[2:]), np.arange(count + 1) * each
-        )
-    raise UnsupportedTypeError(
-        f"column {column!r} is no list of numbers, and has no tokens to count; name a list column"
-    )
-
-
 def _lengths(rows: QueryRows, columns: Any, take: Callable[[range], Mapping[str, Any]]) -> Array:
     """The tokens of every row: read once, some rows at a time."""
     found = np.zeros(len(rows), np.int64)
@@ -307,7 +298,7 @@ def _lengths(rows: QueryRows, columns: Any, take: Callable[[range], Mapping[str,
     while begin < len(rows):
         end = min(len(rows), begin + at_once)
         batch = take(range(begin, end))
-        first, *others = (_listed(column, batch[column]) for column in columns)
+        first, *others = (listed(column, batch[column]) for column in columns)
         lengths = np.diff(first.offsets)
         for column, other in zip(columns[1:], others, strict=True):
             wrong = np.flatnonzero(np.diff(other.offsets) != lengths)
@@ -318,7 +309,7 @@ def _lengths(rows: QueryRows, columns: Any, take: Callable[[range], Mapping[str,
                     f"{column!r}; columns that are packed side by side need equal lengths in each row"
                 )
         found[begin:end] = lengths
-        size = sum(_listed(column, batch[column]).values.nbytes for column in columns)
+        size = sum(listed(column, batch[column]).values.nbytes for column in columns)
         at_once = max(1, min(65_536, _READ_BYTES * (end - begin) // max(1, size)))
         begin = end
     return found
@@ -385,129 +376,3 @@ def _counted(rows: QueryRows, options: LoaderOptions, column: str | None) -> tup
             f"row {row} has {lengths[row]} in bucket_by={column!r}; a length is a number of 0 to {MOST_TOKENS}"
         )
     return lengths.astype(np.int64), column
-
-
-# --------------------------------------------------------------------------------------------------------
-# In the process that delivers.
-
-
-class _Then:
-    """Reads a batch, then calls the user's transform on it; a class, so that workers can be sent one."""
-
-    def __init__(self, read: Callable[[Any], Any], transform: Callable[[Any], Any] | None) -> None:
-        self._read = read
-        self._transform = transform
-
-    def __call__(self, batch: Any) -> Any:
-        found = self._read(batch)
-        return found if self._transform is None else self._transform(found)
-
-
-class _ReadRows:
-    """Gathers the rows of a batch that `plan_batches` planned."""
-
-    def __init__(self, rows: QueryRows, output: TensorOutput) -> None:
-        self._rows = rows
-        self._output = output
-        self._builder: BatchBuilder | None = None
-
-    def __call__(self, batch: Mapping[str, Jagged]) -> Any:
-        store = self._rows._open()[0]
-        builder = self._builder
-        if builder is None:
-            builder = self._builder = self._output.builder(store)
-        assert builder.converter is not None
-        numbers = batch["rows"].values.astype(np.uint64)
-        return builder.build(store.take(numbers, builder.converter))
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_builder": None}
-
-
-class _ReadPacks:
-    """Gathers the tokens of packs that `plan_packs` planned."""
-
-    def __init__(self, rows: QueryRows, pack: Pack, output_format: str) -> None:
-        self._rows = rows
-        self._pack = pack
-        self._is_torch = output_format == "torch"
-
-    def __call__(self, batch: Mapping[str, Jagged]) -> dict[str, Any]:
-        pack = self._pack
-        numbers, ends = batch["rows"]
-        starts, lengths = batch["starts"].values, batch["lengths"].values
-        packs, places = len(ends) - 1, np.repeat(np.arange(len(ends) - 1), np.diff(ends))
-        before = np.cumsum(lengths) - lengths
-        # Where each piece begins in its batch: behind those before it in its pack.
-        first = before[ends[:-1]]
-        begins = places * pack.length + before - first[places]
-        positions = np.arange(int(lengths.sum())) - np.repeat(before, lengths)
-        to = np.repeat(begins, lengths) + positions
-
-        # A document whose pieces share the batch is read once.
-        distinct, document = np.unique(numbers, return_inverse=True)
-        document = document.reshape(-1)
-        read = self._rows.take(distinct)
-        size = packs * pack.length
-        shape = (packs, pack.length)
-
-        def packed(values: Array, fill: Any) -> Array:
-            made = np.full((size, *values.shape[1:]), fill, values.dtype)
-            made[to] = values
-            return made.reshape(*shape, *values.shape[1:])
-
-        found: dict[str, Any] = {}
-        has_loss = positions > 0
-        for name, values in read.items():
-            if name not in pack.columns:
-                found[name] = _chosen(values, document)
-                continue
-            elements, offsets = _listed(name, values)
-            own = elements[np.repeat(offsets[:-1][document] + starts, lengths) + positions]
-            if name == pack.loss:
-                has_loss &= own != 0
-            else:
-                found[name] = packed(own, pack.pad_of(name))
-        found["position_ids"] = packed(positions, 0)
-        found["document_ids"] = packed(np.repeat(np.arange(len(lengths)), lengths), -1)
-        found["document_rows"] = numbers.copy()
-        # The padding of a pack is a sequence of its own.
-        bounds = [[0], begins + lengths, np.arange(1, packs + 1) * pack.length]
-        found["cu_seqlens"] = np.unique(np.concatenate(bounds)).astype(np.int32)
-        found["loss_mask"] = packed(has_loss, False)
-        longest = int(np.diff(found["cu_seqlens"]).max(initial=0))
-        if self._is_torch:
-            found = {name: _as_torch(values) for name, values in found.items()}
-        found["max_seqlen"] = longest
-        return found
-
-
-def _chosen(values: Any, at: Array) -> Any:
-    """The values of a column at these places."""
-    if isinstance(values, Encoded):
-        return Encoded(values.codes[at], values.categories)
-    if isinstance(values, Jagged):
-        lengths = np.diff(values.offsets)[at]
-        ends = np.concatenate([[0], np.cumsum(lengths)])
-        inner = np.arange(ends[-1]) - np.repeat(ends[:-1], lengths)
-        return Jagged(values.values[np.repeat(values.offsets[:-1][at], lengths) + inner], ends)
-    if isinstance(values, dict):
-        return {name: _chosen(field, at) for name, field in values.items()}
-    if isinstance(values, list):
-        return [values[place] for place in at.tolist()]
-    return values[at]
-
-
-def _as_torch(values: Any) -> Any:
-    """A column for torch."""
-    import torch
-
-    if isinstance(values, np.ndarray):
-        return torch.from_numpy(values)
-    if isinstance(values, Encoded):
-        return Encoded(torch.from_numpy(values.codes), values.categories)
-    if isinstance(values, Jagged):
-        return torch.nested.nested_tensor_from_jagged(*map(torch.from_numpy, values))
-    if isinstance(values, dict):
-        return {name: _as_torch(field) for name, field in values.items()}
-    return values

@@ -275,9 +275,7 @@ def plan_batches(
     batches: list[Array] = []
     for begin in range(0, len(order), window):
         rows = order[begin : begin + window]
-        places = (
-            np.argsort(lengths[rows], kind="stable") if sorts else np.arange(len(rows))
-        )
+        places = np.argsort(lengths[rows], kind="stable") if sorts else np.arange(len(rows))
         cuts = _cuts(lengths[rows[places]].tolist(), budget, most_rows, padded=padded)
         # Within a batch, and from batch to batch, rows keep their order.
         found = sorted((np.sort(part) for part in np.split(places, cuts)), key=lambda part: part[0])
