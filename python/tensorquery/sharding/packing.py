@@ -94,7 +94,14 @@ class Pack:
                 raise ConfigError(f"pad={pad!r} must be a number, or a dict of numbers by column")
 
     def pad_of(self, column: str) -> float:
-        """The value in the padding of a column."""
+        """Return the value in the padding of a column.
+
+        Args:
+            column: One of `columns`.
+
+        Returns:
+            The number.
+        """
         return self.pad.get(column, 0) if isinstance(self.pad, Mapping) else self.pad
 
     @property
