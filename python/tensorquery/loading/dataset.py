@@ -382,9 +382,13 @@ class QueryDataset(IterableDataset[Any]):
 
         Raises:
             ConfigError: The order of batches follows from the speed of workers (``assignment="dynamic"``,
-                ``in_order=False``), or this is a worker's or another copy of the dataset.
+                ``in_order=False``), this is a worker's or another copy of the dataset, or it delivers packs.
             CheckpointMismatchError: One of `after` is damaged.
         """
+        if self.packing is not None:
+            raise ConfigError(
+                "receipts name rows of the query, and packs hold rows and pieces of them; keep document_rows of the batches"
+            )
         state = self._state
         # An epoch may be over with its last batch.
         _ = state.progress

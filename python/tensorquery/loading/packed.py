@@ -7,6 +7,7 @@ exactly once, in equal steps, on any topology and after any resume; what reads a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -277,18 +278,25 @@ def _check_columns(rows: QueryRows, options: LoaderOptions, pack: Pack) -> None:
             )
         values = listed(column, none[column]).values
         value = pack.pad_of(column)
-        try:
-            fits = bool(np.array([value]).astype(values.dtype)[0] == value) or value != value
-            fits &= values.dtype.kind == "f" or -(2**63) <= value < 2**64
-        except (OverflowError, ValueError):
-            fits = False
-        if not fits:
+        if not _fits(value, values.dtype):
             raise ConfigError(f"pad={value!r} does not fit column {column!r} of {values.dtype}")
     clash = [name for name in none if name in OUTPUTS]
     if clash:
         raise ConfigError(
             f"column {clash[0]!r} has the name of an output of pack=; rename it in SQL (AS {clash[0]}_of_row)"
         )
+
+
+def _fits(value: float, dtype: Any) -> bool:
+    """Whether a column can hold a number; one of floats rounds it."""
+    if dtype.kind == "f":
+        return not math.isfinite(value) or abs(value) <= float(np.finfo(dtype).max)
+    if not math.isfinite(value) or value != int(value):
+        return False
+    if dtype.kind == "b":
+        return value in (0, 1)
+    limits = np.iinfo(dtype)
+    return int(limits.min) <= value <= int(limits.max)
 
 
 def _lengths(rows: QueryRows, columns: Any, take: Callable[[range], Mapping[str, Any]]) -> Array:

@@ -362,5 +362,7 @@ def test_a_state_of_other_packs_is_refused_and_packs_are_not_refreshed(query):
         other.load_state_dict(loader.state_dict())
     with pytest.raises(tq.ConfigError, match="refresh"):
         dataset.refresh()
+    with pytest.raises(tq.ConfigError, match="document_rows"):
+        dataset.receipt()
     with pytest.raises(tq.ConfigError, match="no mixture"):
         packs_of(tq.mix([(query, 0.5), (query, 0.5)]))
