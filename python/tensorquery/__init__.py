@@ -47,9 +47,9 @@ if TYPE_CHECKING:
     from tensorquery.loading.create import create_dataloader
     from tensorquery.loading.dataloader import QueryDataLoader
     from tensorquery.loading.dataset import QueryDataset
+    from tensorquery.loading.packed import Packing
     from tensorquery.loading.seen import Seen, SeenRow, TouchedCheckpoint, seen
     from tensorquery.loading.verify import EpochVerification, Verification, verify
-    from tensorquery.loading.packed import Packing
     from tensorquery.metrics.loader_metrics import Metrics
 
 __all__ = [
