@@ -2,13 +2,13 @@
 topology and after every resume, in equal steps, and packs are the same in every process."""
 
 import json
-from itertools import chain, pairwise
+from itertools import chain, islice, pairwise
 
 import numpy as np
 import pyarrow as pa
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import tensorquery as tq
@@ -205,6 +205,34 @@ def test_every_token_comes_once_in_equal_steps_and_after_resumes_on_any_topology
     rest = [list(loader) for loader in others]
     assert len({len(each) for each in rest}) == 1
     assert sorted(done + tokens_in(chain(*rest))) == wanted
+
+
+@pytest.mark.slow
+@given(
+    st.lists(st.tuples(st.integers(1, 4), st.integers(2, 5), st.integers(0, 2)), max_size=3),
+    st.booleans(),
+    st.integers(0, 3),
+)
+@settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_any_chain_of_topologies_delivers_every_token_once(documents, query, runs, shuffle, epoch):
+    """Each run: its ranks, its packs per batch, and the steps after which it is left, before the end of the epoch; the last one ends it."""
+    tokens, state = [], None
+    for ranks, batch_size, steps in [*runs, (2, 3, None)]:
+        loaders = [
+            packs_of(query, batch_size=batch_size, shuffle=shuffle, rank=rank, world_size=ranks)[0]
+            for rank in range(ranks)
+        ]
+        for loader in loaders:
+            if state is None:
+                loader.set_epoch(epoch)
+            else:
+                loader.load_state_dict(state)
+        taken = [list(islice(loader, steps)) for loader in loaders]
+        assert len({len(batches) for batches in taken}) == 1
+        tokens += tokens_in(chain(*taken))
+        state = loaders[0].state_dict()
+    assert len(tokens) == sum(map(len, documents))
+    assert set(tokens) == {*np.concatenate(documents).tolist()}
 
 
 @pytest.mark.slow
