@@ -68,6 +68,13 @@ def shared(files: list[str]) -> str | None:
     return next((file for file in files if file.endswith((".so", ".dylib"))), None)
 
 
+def put(extension: Path) -> None:
+    """Put an extension in place; a process that has the one before open keeps it."""
+    beside = EXTENSION.with_suffix(".new")
+    shutil.copy2(extension, beside)
+    beside.replace(EXTENSION)
+
+
 def lines_of_rust(programs: list[Path]) -> dict[str, tuple[int, int]]:
     """Lines that ran, and all lines, by room of ``src``; modules of tests are left out."""
     merged = PLACE / "merged.profdata"
@@ -131,13 +138,12 @@ def main() -> None:
     programs = cargo("test", "--no-run", "--lib", "--test", "it")
     (extension,) = cargo("build", "--lib", "--features", "python")
     kept = shutil.copy2(extension, PLACE / "extension.so")
-    before = shutil.move(EXTENSION, PLACE / "before.so")
-    shutil.copy2(kept, EXTENSION)
+    before = shutil.copy2(EXTENSION, PLACE / "before.so")
+    put(kept)
     try:
         passed = run_tests(programs, sys.argv[1:])
     finally:
-        # Renamed, so that a process that still has it open keeps its own.
-        Path(before).replace(EXTENSION)
+        put(before)
     rooms = lines_of_rust([*programs, Path(kept)])
     print("\n| part | lines | share that ran |\n|---|---:|---:|")
     for room, (ran, lines) in sorted(rooms.items()):

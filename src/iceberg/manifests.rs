@@ -13,6 +13,7 @@ use tokio::task::JoinHandle;
 use super::partition_names::{Sources, sources, with_plain_names};
 use crate::bounds::MANIFEST;
 use crate::formats::avro::vetted;
+use crate::panics::caught;
 use crate::runtime::Runtimes;
 use crate::storage::RoutedStore;
 use crate::{Error, Result};
@@ -108,7 +109,7 @@ pub async fn manifest_list(
     let bytes = vetted(&fetch(store, uri).await?, ENTRY_ITEMS)
         .map_err(|error| error.with_context("manifest list", uri))?;
     let version = metadata.format_version();
-    let list = ManifestList::parse_with_version(&bytes, version).map_err(|e| damaged(uri, e))?;
+    let list = decoded(uri, || ManifestList::parse_with_version(&bytes, version))?;
     Ok(list.consume_entries().into_iter().collect())
 }
 
@@ -134,8 +135,8 @@ async fn read_manifest(
         let bytes = vetted(&bytes, ENTRY_ITEMS)
             .map_err(|error| error.with_context("manifest", &file.manifest_path))?;
         let renamed = with_plain_names(&bytes, &sources);
-        let manifest = Manifest::parse_avro(renamed.as_deref().unwrap_or(&bytes))
-            .map_err(|e| damaged(&file.manifest_path, e))?;
+        let bytes = renamed.as_deref().unwrap_or(&bytes);
+        let manifest = decoded(&file.manifest_path, || Manifest::parse_avro(bytes))?;
         let (entries, _) = manifest.into_parts();
         entries.into_iter().filter(|entry| entry.is_alive()).map(|e| inherit(&file, e)).collect()
     });
@@ -183,6 +184,8 @@ async fn fetch(store: &Arc<dyn ObjectStore>, uri: &str) -> Result<bytes::Bytes> 
     Ok(found.bytes().await?)
 }
 
-fn damaged(uri: &str, error: iceberg::Error) -> Error {
-    Error::data(format!("{uri} cannot be decoded: {}", error.message())).with_source(error)
+/// Runs a decoder of Avro, which panics where a schema has a type whose name is none.
+fn decoded<T>(uri: &str, decode: impl FnOnce() -> iceberg::Result<T>) -> Result<T> {
+    let failed = |message: &str| Error::data(format!("{uri} cannot be decoded: {message}"));
+    caught(|| decode().map_err(|error| failed(error.message()).with_source(error)), failed)
 }

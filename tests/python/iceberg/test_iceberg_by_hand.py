@@ -270,6 +270,18 @@ def test_times_without_a_log(tmp_path, log):
         ids_at(START - 1)
 
 
+@pytest.mark.parametrize("name", [b'"r508"', b'"r2"'], ids=["a list", "a manifest"])
+def test_a_type_with_a_name_that_is_none_is_said(tmp_path, name):
+    """The decoder of Avro panics on it."""
+    table = history(tmp_path)
+    damaged = [path for path in tmp_path.rglob("*.avro") if name in path.read_bytes()]
+    assert damaged
+    for path in damaged:
+        path.write_bytes(path.read_bytes().replace(name, b'"["'.ljust(len(name))))
+    with pytest.raises(tq.DataError, match=r"\d\.avro cannot be decoded.*name"):
+        table.read()
+
+
 @pytest.mark.parametrize("size", [100, 100_000])
 def test_a_wrong_size_in_the_manifest_is_said(tmp_path, size):
     table = TableByHand(tmp_path / "t", Schema(ID))
