@@ -27,6 +27,7 @@ from tensorquery.metrics.time_series import LoaderStatistics
 from tensorquery.sharding.bad_files import Quarantined
 from tensorquery.sharding.checkpoint import merge_state_dicts
 from tensorquery.sharding.failed_rows import FailedRow
+from tensorquery.sharding.packing import Pack
 from tensorquery.sharding.shard_plan import Shard, ShardPlan
 from tensorquery.sharding.shards import RowRange, Split, SplitStrategy
 from tensorquery.sharding.trace import Trace, TraceRange
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from tensorquery.loading.create import create_dataloader
     from tensorquery.loading.dataloader import QueryDataLoader
     from tensorquery.loading.dataset import QueryDataset
+    from tensorquery.loading.packed import Packing
     from tensorquery.loading.seen import Seen, SeenRow, TouchedCheckpoint, seen
     from tensorquery.loading.verify import EpochVerification, Verification, verify
     from tensorquery.metrics.loader_metrics import Metrics
@@ -64,6 +66,8 @@ __all__ = [
     "Metrics",
     "Mixture",
     "NotShardableError",
+    "Pack",
+    "Packing",
     "Quarantined",
     "Query",
     "QueryDataLoader",
@@ -108,6 +112,7 @@ __all__ = [
 _NEEDS_TORCH = {
     "QueryDataset": "tensorquery.loading.dataset",
     "QueryDataLoader": "tensorquery.loading.dataloader",
+    "Packing": "tensorquery.loading.packed",
     "QueryTrainerMixin": "tensorquery.integrations.trainer",
     "Metrics": "tensorquery.metrics.loader_metrics",
     "create_dataloader": "tensorquery.loading.create",

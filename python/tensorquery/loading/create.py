@@ -28,9 +28,11 @@ from tensorquery.loading.dataloader import QueryDataLoader
 from tensorquery.loading.dataset import QueryDataset
 from tensorquery.loading.devices import checked_device
 from tensorquery.loading.options import LoaderOptions
+from tensorquery.loading.packed import Packing, batching_of, packed_query
 from tensorquery.loading.transform_threads import refuse_threads
 from tensorquery.metrics.progress import check_progress, running, shows
 from tensorquery.sharding.bad_files import check_on_error
+from tensorquery.sharding.packing import Pack
 from tensorquery.sharding.shards import DEFAULT_SPLIT_BYTES, SplitStrategy
 from tensorquery.sql.credentials import CredentialProvider
 from tensorquery.sql.file_tables import FileSource, PathOrPaths, table_format_of
@@ -75,6 +77,9 @@ def create_dataloader(
     columns: Iterable[str] | None = None,
     filters: Any | None = None,
     batch_size: int = 1024,
+    pack: Pack | None = None,
+    batch_tokens: int | None = None,
+    bucket_by: str | None = None,
     num_workers: int | None = 0,
     shuffle: bool | str = False,
     shuffle_seed: int = 42,
@@ -154,6 +159,12 @@ def create_dataloader(
             of the session and read its tables.
         batch_size: Rows per batch; only the last of a rank is short. Of worker processes the last of each may be, where shares
             are not counted: with ``remainder="uneven"``, and on one rank with a filter or over text (CSV, JSON).
+        pack: Packs the sequences of list columns into rows of a fixed length: ``tq.Pack(columns=["tokens"], length=4096)``. A batch
+            then has `batch_size` packs. Rows are written to local disk first; see ``docs/packing.md``.
+        batch_tokens: The most tokens of a batch, which then has as many rows as that allows, and at most `batch_size`. A column
+            of lists that `pad` fills counts with its padding. Rows are written to local disk first.
+        bucket_by: With `batch_tokens`: a list column, or a column of lengths, that says each row's tokens, and by which rows
+            of about equal length come together. None: the only list column, and rows keep their order.
         num_workers: 0 decodes in Rust threads of this process; N starts N worker processes, for heavy
             Python transforms; None is max(1, cpus - 1).
         shuffle: Permute the splits by seed and epoch, read several of them in turn, and mix their rows in a
@@ -271,6 +282,7 @@ def create_dataloader(
         if all(each is None for each in (rank, world_size, process_group, device_mesh)):
             rank, world_size = place_of(accelerator)
     options = LoaderOptions.of(given | {"rank": rank, "world_size": world_size})
+    batching = batching_of(pack, batch_tokens, bucket_by)
     access = {
         "storage_options": storage_options,
         "credential_provider": credential_provider,
@@ -300,7 +312,11 @@ def create_dataloader(
             columns,
             filters,
         )
+    packing: Packing | None = None
+    if batching is not None:
+        chosen, options, packing = packed_query(chosen, options, batching)
     dataset = QueryDataset._of(chosen, options)
+    dataset.packing = packing
     if num_workers is None:
         num_workers = default_workers(dataset.topology)
     check_shards(dataset.world_size, num_workers)

@@ -20,6 +20,7 @@ from tensorquery.loading.epoch_state import EpochState
 from tensorquery.loading.iterations import Iterations
 from tensorquery.loading.iterator import Refused, ShardIterator
 from tensorquery.loading.options import LoaderOptions
+from tensorquery.loading.packed import Packing
 from tensorquery.loading.plan import DatasetPlan
 from tensorquery.loading.refill import check_refilled
 from tensorquery.loading.snapshot_pins import agreed
@@ -139,6 +140,9 @@ class QueryDataset(IterableDataset[Any]):
     _shows_rows = True
     """Whether a loader shows a bar over the rows of an epoch, where that is wanted."""
 
+    packing: Packing | None = None
+    """What was packed, where `create_dataloader` was given ``pack=`` or ``batch_tokens=``."""
+
     def __init__(
         self,
         query: Query | Mixture,
@@ -252,7 +256,7 @@ class QueryDataset(IterableDataset[Any]):
             DataError: Every split is bad; a file changed since it was pinned; the query fails on good data.
             StorageError: A file cannot be reached.
         """
-        return self._plan.quarantined
+        return self._plan.quarantined if self.packing is None else self.packing.rows.quarantined
 
     @property
     def failed_rows(self) -> list[FailedRow]:
@@ -378,9 +382,13 @@ class QueryDataset(IterableDataset[Any]):
 
         Raises:
             ConfigError: The order of batches follows from the speed of workers (``assignment="dynamic"``,
-                ``in_order=False``), or this is a worker's or another copy of the dataset.
+                ``in_order=False``), this is a worker's or another copy of the dataset, or it delivers packs.
             CheckpointMismatchError: One of `after` is damaged.
         """
+        if self.packing is not None:
+            raise ConfigError(
+                "receipts name rows of the query, and packs hold rows and pieces of them; keep document_rows of the batches"
+            )
         state = self._state
         # An epoch may be over with its last batch.
         _ = state.progress
@@ -403,6 +411,10 @@ class QueryDataset(IterableDataset[Any]):
             StorageError: A catalog does not answer.
         """
         plan, state = self._plan, self._state
+        if self.packing is not None:
+            raise ConfigError(
+                "packs and batches by tokens are planned once, so that refresh() does not go with them; make a new loader"
+            )
         if plan.query is None:
             raise ConfigError(
                 "this is a copy of a dataset, which does not refresh; call refresh() of the dataset itself, or make another one"

@@ -26,6 +26,7 @@ PAGES = {
     "docs/iceberg.md": (2, "append"),
     "docs/migration.md": (4, ""),
     "docs/options.md": (1, ""),
+    "docs/packing.md": (3, "every token once: True"),
     "docs/rows.md": (4, "ValueError: no picture"),
     "docs/receipts.md": (4, "Verification: each row once"),
     "docs/recommenders.md": (5, "120 steps, the loss fell: True"),

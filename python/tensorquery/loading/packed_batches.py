@@ -1,0 +1,153 @@
+"""What reads a batch of planned packs, or of planned batches by tokens, in the process that delivers it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from tensorquery.errors import UnsupportedTypeError
+from tensorquery.loading.query_rows import QueryRows
+from tensorquery.loading.tensors import BatchBuilder, Encoded, Jagged, TensorOutput
+from tensorquery.sharding.packing import Array, Pack
+
+__all__ = ["ReadPacks", "ReadRows", "Then", "listed"]
+
+
+def listed(column: str, values: Any) -> Jagged:
+    """A column of lists, of one length or of several."""
+    if isinstance(values, Jagged):
+        return values
+    if isinstance(values, np.ndarray) and values.ndim > 1:
+        count, each = values.shape[:2]
+        return Jagged(values.reshape(count * each, *values.shape[2:]), np.arange(count + 1) * each)
+    raise UnsupportedTypeError(
+        f"column {column!r} is no list of numbers, and has no tokens to count; name a list column"
+    )
+
+
+class Then:
+    """Reads a batch, then calls the user's transform on it; a class, so that workers can be sent one."""
+
+    def __init__(self, read: Callable[[Any], Any], transform: Callable[[Any], Any] | None) -> None:
+        self._read = read
+        self._transform = transform
+
+    def __call__(self, batch: Any) -> Any:
+        """The batch that the user sees."""
+        found = self._read(batch)
+        return found if self._transform is None else self._transform(found)
+
+
+class ReadRows:
+    """Gathers the rows of a batch that `plan_batches` planned."""
+
+    def __init__(self, rows: QueryRows, output: TensorOutput) -> None:
+        self._rows = rows
+        self._output = output
+        self._builder: BatchBuilder | None = None
+
+    def __call__(self, batch: Mapping[str, Jagged]) -> Any:
+        """The rows of a batch, as the loader's output format has them."""
+        store = self._rows._open()[0]
+        builder = self._builder
+        if builder is None:
+            builder = self._builder = self._output.builder(store)
+        assert builder.converter is not None
+        numbers = batch["rows"].values.astype(np.uint64)
+        return builder.build(store.take(numbers, builder.converter))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_builder": None}
+
+
+class ReadPacks:
+    """Gathers the tokens of packs that `plan_packs` planned."""
+
+    def __init__(self, rows: QueryRows, pack: Pack, output_format: str) -> None:
+        self._rows = rows
+        self._pack = pack
+        self._is_torch = output_format == "torch"
+
+    def __call__(self, batch: Mapping[str, Jagged]) -> dict[str, Any]:
+        """The packs of a batch, with the facts about their documents."""
+        pack = self._pack
+        numbers, ends = batch["rows"]
+        starts, lengths = batch["starts"].values, batch["lengths"].values
+        packs, places = len(ends) - 1, np.repeat(np.arange(len(ends) - 1), np.diff(ends))
+        before = np.cumsum(lengths) - lengths
+        # Where each piece begins in its batch: behind those before it in its pack.
+        first = before[ends[:-1]]
+        begins = places * pack.length + before - first[places]
+        positions = np.arange(int(lengths.sum())) - np.repeat(before, lengths)
+        to = np.repeat(begins, lengths) + positions
+
+        # A document whose pieces share the batch is read once.
+        distinct, document = np.unique(numbers, return_inverse=True)
+        document = document.reshape(-1)
+        read = self._rows.take(distinct)
+        size = packs * pack.length
+        shape = (packs, pack.length)
+
+        def packed(values: Array, fill: Any) -> Array:
+            made = np.full((size, *values.shape[1:]), fill, values.dtype)
+            made[to] = values
+            return made.reshape(*shape, *values.shape[1:])
+
+        found: dict[str, Any] = {}
+        has_loss = positions > 0
+        for name, values in read.items():
+            if name not in pack.columns:
+                found[name] = _chosen(values, document)
+                continue
+            elements, offsets = listed(name, values)
+            own = elements[np.repeat(offsets[:-1][document] + starts, lengths) + positions]
+            if name == pack.loss:
+                has_loss &= own != 0
+            else:
+                found[name] = packed(own, pack.pad_of(name))
+        found["position_ids"] = packed(positions, 0)
+        found["document_ids"] = packed(np.repeat(np.arange(len(lengths)), lengths), -1)
+        found["document_rows"] = numbers.copy()
+        # The padding of a pack is a sequence of its own.
+        bounds = [[0], begins + lengths, np.arange(1, packs + 1) * pack.length]
+        found["cu_seqlens"] = np.unique(np.concatenate(bounds)).astype(np.int32)
+        found["loss_mask"] = packed(has_loss, False)
+        longest = int(np.diff(found["cu_seqlens"]).max(initial=0))
+        if self._is_torch:
+            found = {name: _as_torch(values) for name, values in found.items()}
+        found["max_seqlen"] = longest
+        return found
+
+
+def _chosen(values: Any, at: Array) -> Any:
+    """The values of a column at these places."""
+    if isinstance(values, Encoded):
+        return Encoded(values.codes[at], values.categories)
+    if isinstance(values, Jagged):
+        lengths = np.diff(values.offsets)[at]
+        ends = np.concatenate([[0], np.cumsum(lengths)])
+        inner = np.arange(ends[-1]) - np.repeat(ends[:-1], lengths)
+        return Jagged(values.values[np.repeat(values.offsets[:-1][at], lengths) + inner], ends)
+    if isinstance(values, dict):
+        return {name: _chosen(field, at) for name, field in values.items()}
+    if isinstance(values, list):
+        return [values[place] for place in at.tolist()]
+    return values[at]
+
+
+def _as_torch(values: Any) -> Any:
+    """A column for torch."""
+    import torch
+
+    if isinstance(values, np.ndarray):
+        return torch.from_numpy(values)
+    if isinstance(values, Encoded):
+        return Encoded(torch.from_numpy(values.codes), values.categories)
+    if isinstance(values, Jagged):
+        offsets = torch.from_numpy(values.offsets)
+        return torch.nested.nested_tensor_from_jagged(torch.from_numpy(values.values), offsets)
+    if isinstance(values, dict):
+        return {name: _as_torch(field) for name, field in values.items()}
+    return values
