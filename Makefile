@@ -75,7 +75,7 @@ test-rust: ## Run the Rust tests; they need no Python
 # of their own; `make test-python TEST_PROCESSES=0` runs all of them in one process.
 TEST_PROCESSES ?= 3
 
-test-fast: $(READY) .demo/complete ## Run the Python tests without the markers `servers` and `slow` in TEST_PROCESSES (3); under three minutes on two idle cores
+test-fast: $(READY) .demo/complete ## Run the Python tests without the markers `servers` and `slow` in TEST_PROCESSES (3)
 	$(BIN)/python -m pytest --numprocesses $(TEST_PROCESSES) --dist worksteal -m "not servers and not slow"
 
 test-python: $(READY) .demo/complete test-servers ## Run the Python tests and doctests in TEST_PROCESSES (3), and check the stubs
