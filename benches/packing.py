@@ -139,6 +139,7 @@ def main() -> None:
     options = parser.parse_args()
     sys.path.insert(0, str(HERE))
     from compare.machine import machine
+    from compare.report import end_with
     from data.once import DATA, once
 
     DATA.mkdir(exist_ok=True)
@@ -147,10 +148,7 @@ def main() -> None:
     print(f"{machine()}, load average {os.getloadavg()[0]:.1f}\n")
     print("| loader | what | throughput | spread |\n|---|---|---:|---:|")
     found = measure(folder / "tokens.parquet", options.rounds)
-    print("\n| target | figure | wanted | |\n|---|---:|---:|---|")
-    for what, figure, least, met in found:
-        print(f"| {what} | {figure:.3f} | {least} | {'met' if met else 'MISSED'} |")
-    raise SystemExit(0 if all(met for *_, met in found) else 1)
+    end_with(found)
 
 
 if __name__ == "__main__":

@@ -148,6 +148,7 @@ def main() -> None:
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     sys.path.insert(0, str(HERE))
     from compare.machine import machine
+    from compare.report import end_with
     from data.once import DATA, once
 
     DATA.mkdir(exist_ok=True)
@@ -156,10 +157,7 @@ def main() -> None:
     print(f"{machine()}, one core, load average {os.getloadavg()[0]:.1f}\n")
     print("| library | rows in a call | throughput | spread |\n|---|---:|---:|---:|")
     found = measure(folder, options.rounds, options.rows)
-    print("\n| target | figure | wanted | |\n|---|---:|---:|---|")
-    for what, figure, wanted, met in found:
-        print(f"| {what} | {figure:.3f} | {wanted} | {'met' if met else 'MISSED'} |")
-    raise SystemExit(0 if all(met for *_, met in found) else 1)
+    end_with(found)
 
 
 if __name__ == "__main__":
