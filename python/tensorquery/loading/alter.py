@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from tensorquery import _core
 from tensorquery._util.digests import digest
 from tensorquery.distributed.broadcast import channel_of
@@ -64,36 +66,38 @@ def alter(
     _agree(plan, [epoch, steps, request.agreed(), [] if left_now is None else left_now.rows])
     query, sources, words = request.applied(plan.query, names)
     _check_columns(plan.query, query)
-    before = _Result.of(plan, sources_of(plan.query, names), count=left_now is not None)
+    before = _Result.of(plan, sources_of(plan.query, names))
     with plan.kept():
         plan.open(agreed(query, plan.topology, plan.group), channel_of(plan.topology, plan.group))
         plan.widen()
         assert plan.query is not None
         pinned = [each.query for each in sources_of(plan.query)]
         sources = [source._replace(query=own) for source, own in zip(sources, pinned, strict=True)]
-        after = _Result.of(plan, sources, count=left_now is not None)
+        after = _Result.of(plan, sources)
         only_weights = before.is_same(after)
         if not only_weights:
             _refuse_numbers(plan)
-        past = known.past_of(epoch)
-        subtracting = _Subtraction(before, after, past, request.key)
+        subtracting = _Subtraction(before, after, known.past_of(epoch))
+        found: Left | None = None
         if left_now is None:
-            found: Left | None = None
-            past = {}
-        elif only_weights:
-            found = replace(left_now, anew=True)
-            subtracting.count(
-                left_rows(before.core, before.counts, epoch, left_now), plan.deal.exclude
-            )
+            subtracting.subtract([np.ones(rows, dtype=bool) for rows in before.counts])
         else:
-            subtracting.subtract(left_rows(before.core, before.counts, epoch, left_now))
-            past = subtracting.past
-            found = plan.epochs.left_without(epoch, subtracting.delivered, steps)
+            left_of = left_rows(before.core, before.counts, epoch, left_now)
+            if only_weights:
+                found = replace(left_now, anew=True)
+                subtracting.count(left_of, plan.deal.exclude)
+            else:
+                subtracting.subtract(left_of)
+                found = plan.epochs.left_without(epoch, subtracting.delivered, steps)
         # Whether equal steps are possible is known now, and not when the next batch is asked for.
         plan.epochs.shards(state.workers, epoch, found)
-        report = Alteration(epoch, steps, words, tuple(subtracting.report(left_now is not None)))
+        report = Alteration(epoch, steps, words, tuple(subtracting.rows))
         altered = known.after(
-            (epoch, steps), words, [source.name for source in sources], _weights(plan.query), past
+            (epoch, steps),
+            words,
+            [source.name for source in sources],
+            _weights(plan.query),
+            subtracting.past,
         )
         altered.to_dict(epoch)
     state.altered = altered
@@ -198,7 +202,7 @@ class _Result(NamedTuple):
 
     core: _core.Plan
     counts: list[int]
-    """Output rows of every split; empty where they are not needed."""
+    """Output rows of every split."""
     plain: bool
     """Whether metadata say them, so that no row is filtered."""
     sources: list[Source]
@@ -208,7 +212,7 @@ class _Result(NamedTuple):
     """By split, its path and unit."""
 
     @classmethod
-    def of(cls, plan: DatasetPlan, sources: list[Source], *, count: bool) -> _Result:
+    def of(cls, plan: DatasetPlan, sources: list[Source]) -> _Result:
         core, query = plan.core, plan.query
         assert core is not None
         of_split = (
@@ -218,7 +222,7 @@ class _Result(NamedTuple):
         for split, source in enumerate(of_split):
             splits[source].append(split)
         places = [(row[1], row[6]) for row in core.splits(list(range(core.num_splits)))]
-        counts = list(plan.epochs.count()) if count else []
+        counts = list(plan.epochs.count())
         return cls(core, counts, core.known_counts() is not None, sources, splits, places)
 
     def files(self, source: int) -> dict[str, str]:
@@ -231,7 +235,7 @@ class _Result(NamedTuple):
     def looks(self, source: int) -> Any:
         """What two sources have in common whose output rows are the same, split by split."""
         splits = self.splits[source]
-        counts = [self.counts[split] for split in splits] if self.counts else None
+        counts = [self.counts[split] for split in splits]
         own = [self.places[split] for split in splits]
         return self.sources[source].query._parts(), self.files(source), own, counts
 
@@ -273,20 +277,18 @@ class _Subtraction:
         before: The result as it was.
         after: The altered result.
         past: By source, the rows of files that earlier alterations of the epoch had taken off.
-        key: The columns whose values tell rows apart; none: files and rows do.
 
     Attributes:
         delivered: Rows of the altered result that were delivered: split, first output row, one past the last.
-        past: By source, all rows of files that were delivered.
+        past: By source, all rows of files that were delivered, where the source or its files changed.
+        rows: The rows of each source.
     """
 
-    def __init__(
-        self, before: _Result, after: _Result, past: Mapping[str, FileRows], key: Sequence[str]
-    ) -> None:
-        self._before, self._after, self._key = before, after, key
+    def __init__(self, before: _Result, after: _Result, past: Mapping[str, FileRows]) -> None:
+        self._before, self._after = before, after
         self.past = dict(past)
         self.delivered: list[tuple[int, int, int]] = []
-        self._rows: list[SourceRows] = []
+        self.rows: list[SourceRows] = []
 
     def count(self, left: list[Mask], exclude: Sequence[tuple[int, int, int]]) -> None:
         """Note how many rows were delivered where nothing but weights has changed."""
@@ -296,40 +298,31 @@ class _Subtraction:
         for place, source in enumerate(self._after.sources):
             rows = sum(int(left[split].sum()) for split in self._after.splits[place])
             gone = sum(int(gone_of[split].sum()) for split in self._after.splits[place])
-            self._rows.append(SourceRows(source.name, gone, rows, 0))
+            self.rows.append(SourceRows(source.name, gone, rows, 0))
 
     def subtract(self, left: list[Mask]) -> None:
         """Take off all rows that are not left of the result as it was."""
         before, after = self._before, self._after
         kept = {source.origin for source in after.sources}
-        for place, source in enumerate(before.sources):
+        for place in range(len(before.sources)):
             if place not in kept:
                 self._remember(place, left)
-                self._rows.append(SourceRows(source.name, len(self.past[source.name]), 0, 0))
         dropped = self._dropped_files()
-        own: list[SourceRows] = []
         for place, source in enumerate(after.sources):
             if source.origin is None:
                 if source.name in self.past:
-                    own.append(self._by_files(place, self.past[source.name], set()))
+                    self.rows.append(self._by_files(place, self.past[source.name], set()))
                     continue
                 self._check_new(place, dropped)
                 rows = sum(after.counts[split] for split in after.splits[place])
-                own.append(SourceRows(source.name, 0, rows, rows))
+                self.rows.append(SourceRows(source.name, 0, rows, rows))
             elif before.looks(source.origin) == after.looks(place):
-                own.append(self._as_it_was(place, source.origin, left))
+                self.rows.append(self._as_it_was(place, source.origin, left))
             else:
                 self._remember(source.origin, left)
-                own.append(
+                self.rows.append(
                     self._by_files(place, self.past[source.name], self._known(source.origin))
                 )
-        self._rows = [*own, *self._rows]
-
-    def report(self, begun: bool) -> list[SourceRows]:
-        """The rows of each source; before the first batch of an epoch nobody has counted them."""
-        if begun:
-            return self._rows
-        return [SourceRows(source.name, 0, 0, 0) for source in self._after.sources]
 
     def _known(self, origin: int) -> set[str]:
         """The files that a source had before."""
@@ -405,17 +398,18 @@ class _Subtraction:
             self._check_once(after, place)
             keys = after.keys(place)
             _check_cut(name, rows, keys)
-        left = new = 0
+        left = new = delivered = 0
         for split, key in zip(splits, keys, strict=True):
             rest = count = after.counts[split]
             if key in rows and count:
                 behind = physical_rows(after.core, split, count, plain=after.plain)
                 gone = rows.has(key, behind)
                 self.delivered += [(split, start, end) for start, end in runs(gone)]
+                delivered += int(gone.sum())
                 rest -= int(gone.sum())
             left += rest
             new += rest if of_path.get(after.places[split][0], "") not in {"", *known} else 0
-        return SourceRows(name, len(rows), left, new)
+        return SourceRows(name, delivered, left, new)
 
 
 def _check_moved(name: str, gone: set[str], new: set[str]) -> None:

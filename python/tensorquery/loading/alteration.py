@@ -22,9 +22,9 @@ class SourceRows(NamedTuple):
     name: str
     """The query's name in the mixture; "0" of a single query."""
     delivered: int
-    """Rows of it that were delivered in this epoch, also those that the altered result has no more."""
+    """Rows of the altered result that were delivered in this epoch; they do not come again."""
     left: int
-    """Rows of the altered result that come in this epoch, each once."""
+    """Rows of the altered result that were not: they come in this epoch, each once."""
     new: int
     """Of the rows that are left, those of files (or of a query) that the result did not have before."""
 
@@ -37,7 +37,7 @@ class Alteration:
         epoch: The epoch in which it took effect.
         step: Batches of each rank in that epoch before it.
         change: What changed, in words.
-        sources: The rows of each query, those that were dropped included.
+        sources: The rows of each query.
     """
 
     epoch: int
@@ -47,7 +47,7 @@ class Alteration:
 
     @property
     def delivered(self) -> int:
-        """Rows that were delivered in this epoch."""
+        """Rows of the altered result that were delivered in this epoch."""
         return sum(source.delivered for source in self.sources)
 
     @property
@@ -109,7 +109,6 @@ class Request:
     drop: Any = None
     filters: Any = None
     refresh: bool = False
-    key: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse what says nothing, or two things."""
@@ -150,7 +149,6 @@ class Request:
             "drop": repr(self.drop),
             "filters": repr(self.filters),
             "refresh": self.refresh,
-            "key": list(self.key),
         }
 
     def applied(

@@ -42,7 +42,9 @@ def mixture(session, schedule, names="ab", stop="all"):
 
 def loader(session, schedule, names="ab", stop="all", **options):
     options = {"batch_size": 10, "rank": 0, "world_size": 1, **options}
-    return tq.create_dataloader(mixture(session, schedule, names, stop), output_format="dict", **options)[0]
+    return tq.create_dataloader(
+        mixture(session, schedule, names, stop), output_format="dict", **options
+    )[0]
 
 
 def sources(batch):
@@ -81,7 +83,9 @@ def test_weights_by_epoch(session):
 
 
 def test_weights_by_the_part_of_the_run(session):
-    schedule = tq.Schedule([(0, [0.9, 0.1]), (0.25, [0.6, 0.4]), (0.5, [0.1, 0.9])], by="fraction", epochs=2)
+    schedule = tq.Schedule(
+        [(0, [0.9, 0.1]), (0.25, [0.6, 0.4]), (0.5, [0.1, 0.9])], by="fraction", epochs=2
+    )
     both = loader(session, schedule)
     first = shares(ids(both))
     # 1,500 rows in 150 steps, of which the first half is a quarter of the run.
@@ -101,7 +105,14 @@ def test_all_rows_come_once_on_every_topology(session, without_processes, by, li
         found, steps = [], set()
         for rank in range(world):
             own = loader(
-                session, schedule, "abc", rank=rank, world_size=world, num_workers=workers, batch_size=batch, shuffle=True
+                session,
+                schedule,
+                "abc",
+                rank=rank,
+                world_size=world,
+                num_workers=workers,
+                batch_size=batch,
+                shuffle=True,
             )
             batches = ids(own)
             assert len(batches) == len(own)
@@ -129,7 +140,18 @@ def test_an_epoch_ends_with_the_first_that_has_a_weight_and_no_rows(session, wit
     assert len(whole) == 80
     assert sources(support.flat(whole)) == {"a": 200, "b": 300, "c": 300}
     of_ranks = [
-        ids(loader(session, schedule, "abc", "first", rank=rank, world_size=2, num_workers=2, batch_size=5))
+        ids(
+            loader(
+                session,
+                schedule,
+                "abc",
+                "first",
+                rank=rank,
+                world_size=2,
+                num_workers=2,
+                batch_size=5,
+            )
+        )
         for rank in range(2)
     ]
     assert [len(batches) for batches in of_ranks] == [80, 80]
@@ -169,7 +191,12 @@ def test_a_schedule_belongs_to_the_run(session):
 
 def test_a_constant_schedule_is_a_mixture(session):
     schedule = tq.Schedule([(0, [0.7, 0.3])], by="step")
-    plain = tq.mix([(session.sql(f"SELECT id FROM {name}"), weight) for name, weight in [("a", 0.7), ("b", 0.3)]])
+    plain = tq.mix(
+        [
+            (session.sql(f"SELECT id FROM {name}"), weight)
+            for name, weight in [("a", 0.7), ("b", 0.3)]
+        ]
+    )
     options = {"batch_size": 10, "output_format": "dict", "shuffle": True}
     wanted = ids(tq.create_dataloader(plain, **options)[0])
     assert ids(loader(session, schedule, stop="first", shuffle=True)) == wanted
@@ -182,7 +209,9 @@ def test_values_are_plain(session):
     }  # fmt: skip
     assert json.loads(json.dumps(schedule.to_dict())) == schedule.to_dict()
     assert schedule == tq.Schedule([(0, [0.75, 0.25]), (4, [0.5, 0.5])], by="step", linear=True)
-    assert repr(schedule) == "Schedule([(0, [0.75, 0.25]), (4, [0.5, 0.5])], by='step', linear=True)"
+    assert (
+        repr(schedule) == "Schedule([(0, [0.75, 0.25]), (4, [0.5, 0.5])], by='step', linear=True)"
+    )
     assert schedule.at(2) == [0.625, 0.375]
     assert schedule.at(9) == [0.5, 0.5]
     assert "Schedule" in repr(mixture(session, schedule))
@@ -220,7 +249,9 @@ def test_a_schedule_has_a_weight_for_each_query(session):
         mixture(session, schedule)
     with pytest.raises(tq.ConfigError, match="3 weights for 2 queries"):
         mixture(session, [1, 1, 1])
-    with pytest.raises(tq.ConfigError, match=r"names \['a', 'x'\], and the queries are \['a', 'b'\]"):
+    with pytest.raises(
+        tq.ConfigError, match=r"names \['a', 'x'\], and the queries are \['a', 'b'\]"
+    ):
         queries = {name: session.sql(f"SELECT id FROM {name}") for name in "ab"}
         tq.mix(queries, weights={"a": 1, "x": 1})
 
