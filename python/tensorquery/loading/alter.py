@@ -307,15 +307,18 @@ class _Subtraction:
         for place in range(len(before.sources)):
             if place not in kept:
                 self._remember(place, left)
+                # Where it comes back, its other files are no new ones.
+                for file in self._known(place):
+                    self.past[before.sources[place].name].note(file)
         dropped = self._dropped_files()
         for place, source in enumerate(after.sources):
             if source.origin is None:
-                if source.name in self.past:
-                    self.rows.append(self._by_files(place, self.past[source.name], set()))
+                if (rows := self.past.get(source.name)) is not None:
+                    self.rows.append(self._by_files(place, rows, rows.known))
                     continue
                 self._check_new(place, dropped)
-                rows = sum(after.counts[split] for split in after.splits[place])
-                self.rows.append(SourceRows(source.name, 0, rows, rows))
+                count = sum(after.counts[split] for split in after.splits[place])
+                self.rows.append(SourceRows(source.name, 0, count, count))
             elif before.looks(source.origin) == after.looks(place):
                 self.rows.append(self._as_it_was(place, source.origin, left))
             else:

@@ -68,6 +68,8 @@ class QueryDataLoader(AcceleratePrepared, DataLoader[Any]):
     _watch: Watch | None = None
     _delivered: weakref.ref[LoaderIterator] | None = None
     """The newest iterator."""
+    _progress: Progress | None = None
+    """How far it has come."""
 
     def __init__(
         self,
@@ -134,14 +136,14 @@ class QueryDataLoader(AcceleratePrepared, DataLoader[Any]):
                 batches.pin_blocks()
             else:
                 batches.then(self._collate, pin)
-            progress = batches.progress
+            progress = self._progress = batches.progress
             watch = self._watched(progress.epoch, 0)
             made = iter(batches.made, None)
             return self._deliver(made, batches, progress, watch, mine)
         # Not part of the generator, which starts with its first batch: the state is right from now on.
         self.dataset._state.here()
         epoch = self.dataset.epoch if state is None else state["epoch"]
-        progress = self.dataset._state.begin(self.num_workers, epoch, state)
+        progress = self._progress = self.dataset._state.begin(self.num_workers, epoch, state)
         assert iterations.measures is not None
         watch = self._watched(epoch, iterations.measures.begin())
         found = self._from_workers(progress, state, mine, watch)
@@ -488,9 +490,13 @@ class QueryDataLoader(AcceleratePrepared, DataLoader[Any]):
         """Alter what is delivered from the next batch on."""
         report = self.dataset._alter(request, self.state_dict())
         state, running = self.dataset._state, self._running()
+        # With its last batch an epoch is over: what comes is the next one, in another loop.
+        is_over = self._progress is not None and self._progress.over
         self._loaded, state.loaded = state.loaded, None
         state.awaited = self._loaded
-        if running is not None:
+        if running is not None and is_over:
+            running.close()
+        elif running is not None:
             running.go_on(self._begun)
         self._newest = None
         self._end_workers()

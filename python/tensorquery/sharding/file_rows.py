@@ -65,6 +65,11 @@ class FileRows:
         grown[rows] = True
         self._rows[key], self._packed = grown, None
 
+    def note(self, file: str) -> None:
+        """Take note of a file of which no row is among them."""
+        if file not in self.known:
+            self._rows[file], self._packed = np.zeros(0, dtype=bool), None
+
     def has(self, key: str, rows: Rows) -> Mask:
         """For each of these rows of a file whether it is among them."""
         known = self._rows.get(key, np.zeros(0, dtype=bool))
@@ -81,12 +86,17 @@ class FileRows:
 
     @property
     def files(self) -> set[str]:
-        """The names of the files, without those of parts."""
+        """The names of the files that have rows, without those of parts."""
+        return {key[:_LETTERS] for key, mask in self._rows.items() if len(mask)}
+
+    @property
+    def known(self) -> set[str]:
+        """The names of all files, also of those that were only noted."""
         return {key[:_LETTERS] for key in self._rows}
 
     def parts_of(self, file: str) -> set[str]:
         """The names of its parts, or its own, that have rows."""
-        return {key for key in self._rows if key[:_LETTERS] == file}
+        return {key for key, mask in self._rows.items() if key[:_LETTERS] == file and len(mask)}
 
     def copy(self) -> FileRows:
         """A copy that can be added to."""
@@ -104,8 +114,8 @@ class FileRows:
         letters = 0
         for key, mask in self._rows.items():
             [*ranges] = runs(mask)
-            if len(ranges) == 1:
-                found[key] = list(ranges[0])
+            if len(ranges) <= 1:
+                found[key] = list(ranges[0]) if ranges else [0, 0]
                 continue
             packed = base64.b85encode(zlib.compress(np.packbits(mask).tobytes(), 9)).decode()
             found[key] = [len(mask), packed]
