@@ -133,6 +133,11 @@ class Request:
             raise ConfigError(
                 f"query={type(self.query).__name__} must be a Query (session.sql(…)) or a mixture (tq.mix(…))"
             )
+        if isinstance(self.add, Query | str) or not isinstance(self.add, Iterable | None):
+            raise ConfigError(
+                "add= takes pairs of a query and its weight, [(query, 0.5), …], or such pairs by name; with weights= the queries "
+                "alone"
+            )
         if type(self.refresh) is not bool:
             raise ConfigError(f"refresh={self.refresh!r} must be True or False")
 
@@ -178,8 +183,7 @@ class Request:
         if added:
             words.append(f"add={[source.name for source in added]}")
         if self.weights is not None:
-            shown = self.weights if isinstance(self.weights, Schedule) else list(self.weights)
-            words.append(f"weights={shown!r}"[:200])
+            words.append(f"weights={self.weights!r}"[:200])
         if not sources and not added:
             raise ConfigError(f"drop={self.drop!r} leaves no query; keep one, or make a new loader")
         said = ", ".join(words)
@@ -263,10 +267,6 @@ def _added(given: Any, names: Sequence[str], weighed: bool) -> tuple[list[Source
     if given is None:
         return [], []
     pairs = given.values() if isinstance(given, Mapping) else given
-    if not isinstance(pairs, Iterable) or isinstance(pairs, Query):
-        raise ConfigError(
-            "add= takes pairs of a query and its weight, [(query, 0.5), …], or such pairs by name"
-        )
     pairs = list(pairs)
     named = dict(zip(given, pairs, strict=True)) if isinstance(given, Mapping) else pairs
     more = mix(named) if weighed else mix(named, weights=[1] * len(pairs))

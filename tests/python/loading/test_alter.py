@@ -4,12 +4,15 @@ result that was not delivered yet once, on any topology, before and after resume
 import itertools
 import json
 import random
+import re
 
 import numpy as np
 import pyarrow as pa
 import pytest
+import torch
 from torch.utils.data import DataLoader
 
+import ranks
 import stopping
 import support
 import tensorquery as tq
@@ -369,4 +372,48 @@ def test_worker_processes_go_on_with_the_altered_query(folder, persistent):
         again = stopping.resumed(loader.dataset._plan.query, state, shuffle=True)
         assert sorted(support.flat(received[:9]) + support.flat(stopping.ids(again))) == sorted(
             rows
+        )
+
+
+def _of_group(rank, world_size, folder, wrong):
+    """What a rank of a process group receives, with an alteration at the same step; the error where one does it otherwise."""
+    torch.distributed.init_process_group("gloo")
+    session = tq.Session()
+    session.register_parquet("t", folder)
+    query = session.sql("SELECT id FROM t WHERE id <> 3")
+    loader, _ = tq.create_dataloader(query, batch_size=7, shuffle=True, output_format="dict")
+    found, error = [], None
+    step_of_change = 3 + (wrong == "step" and rank == 1)
+    modulus = 3 + (wrong == "filters" and rank == 1)
+    for step, batch in enumerate(loader, start=1):
+        found += batch["id"]
+        if step == step_of_change:
+            try:
+                loader.alter(filters=f"id % {modulus} = 0")
+            except tq.ConfigError as refused:
+                error = str(refused)
+                break
+    torch.distributed.barrier()
+    torch.distributed.destroy_process_group()
+    return found, error
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("wrong", ["", "step", "filters"])
+def test_ranks_of_a_group_alter_the_same_at_the_same_step(folder, wrong):
+    answers = ranks.run(_of_group, 2, folder, wrong)
+    rows = support.flat(found for found, _ in answers)
+    assert len(rows) == len(set(rows))
+    errors = [error for _, error in answers]
+    if not wrong:
+        assert errors == [None, None]
+        assert {row for row in range(0, stopping.ROWS, 3) if row != 3} <= set(rows)
+        return
+    words = {
+        "step": r"step \(3 on rank 0, 4 on rank 1\)",
+        "filters": "change .*% 3.*on rank 0, .*% 4",
+    }
+    for error in errors:
+        assert re.search(
+            f"all ranks must agree on an alteration of the query; .*{words[wrong]}", error
         )
