@@ -28,7 +28,7 @@ from tensorquery.loading.iterator import (
     noted_failures,
 )
 from tensorquery.loading.loader_iterator import LoaderIterator
-from tensorquery.loading.pending import Pending
+from tensorquery.loading.pending import Pending, Standing
 from tensorquery.loading.workers.batch_messages import (
     BatchMessage,
     BatchPacker,
@@ -479,7 +479,11 @@ class QueryDataLoader(AcceleratePrepared, DataLoader[Any]):
             DataError: A file cannot be read.
         """
         request = Request(query, weights, add, drop, filters, refresh)
-        if at_step is None or not self._pending.put(self, at_step, request):
+        if at_step is None:
+            return self._alter(request)
+        state = self.dataset._state
+        now = Standing.of(state, self._loaded)
+        if not self._pending.put(at_step, request, now, now.end(state, self.num_workers)):
             return self._alter(request)
         running = self._running()
         if running is not None:
@@ -504,7 +508,9 @@ class QueryDataLoader(AcceleratePrepared, DataLoader[Any]):
 
     def _apply_pending(self) -> None:
         """Alter what is due before the next batch."""
-        self._pending.apply(self)
+        state = self.dataset._state
+        while (request := self._pending.due(Standing.of(state, self._loaded))) is not None:
+            self._alter(request)
 
     def _running(self) -> LoaderIterator | None:
         """The iterator that may be asked for a next batch."""

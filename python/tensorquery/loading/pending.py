@@ -2,34 +2,67 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 from tensorquery._util.options import check_non_negative_int
 from tensorquery.errors import ConfigError
 from tensorquery.loading.alteration import Request
 from tensorquery.loading.epoch_progress import Progress
+from tensorquery.loading.epoch_state import EpochState
 from tensorquery.sharding.left import Left
 
-if TYPE_CHECKING:
-    from tensorquery.loading.dataloader import QueryDataLoader
+__all__ = ["Pending", "Standing"]
 
-__all__ = ["Pending"]
+
+class Standing(NamedTuple):
+    """Where a loader is in its epoch."""
+
+    epoch: int
+    step: int
+    """Batches of each rank that were received of the epoch, by all runs of it."""
+    left: Left | None
+    """What was left of it when the run began."""
+    is_fresh: bool
+    """Whether the steps to come follow from what was left: the run is on this topology."""
+
+    @classmethod
+    def of(cls, state: EpochState, loaded: Mapping[str, Any] | None) -> Standing:
+        """The standing of a dataset, or of a state that was loaded and not begun."""
+        begin = loaded or state.loaded
+        if begin is None:
+            progress = state.progress
+            if progress.abandoned or not progress.begun:
+                progress = Progress(state.slots.epoch)
+            epoch, step, left = progress.epoch, progress.step, progress.left
+        else:
+            epoch, step, left = begin["epoch"], begin["step"], Left.read(begin["left"])
+        before = 0 if left is None else left.steps
+        return cls(epoch, before + step, left, begin is None or not step)
+
+    def end(self, state: EpochState, workers: int) -> int | None:
+        """The step with which the epoch ends; None where it is not known."""
+        if not self.is_fresh:
+            return None
+        steps = state.steps(Progress(self.epoch, workers, left=self.left))
+        before = 0 if self.left is None else self.left.steps
+        return None if steps is None else before + steps
 
 
 class Pending:
     """The alterations of a loader that were asked for with a step to come."""
 
     def __init__(self) -> None:
-        self._changes: list[tuple[int, int, Request]] = []
+        self._requests: list[tuple[int, int, Request]] = []
 
     def __bool__(self) -> bool:
-        return bool(self._changes)
+        return bool(self._requests)
 
     def clear(self) -> None:
         """Forget them."""
-        self._changes = []
+        self._requests = []
 
-    def put(self, loader: QueryDataLoader, at_step: int, request: Request) -> bool:
+    def put(self, at_step: int, request: Request, now: Standing, end: int | None) -> bool:
         """Keep one for its step.
 
         Returns:
@@ -39,53 +72,32 @@ class Pending:
             ConfigError: It is past, or the epoch ends before it.
         """
         check_non_negative_int("at_step", at_step)
-        epoch, now, end = _standing(loader)
-        if at_step < now:
+        if at_step < now.step:
             raise ConfigError(
-                f"at_step={at_step} must be at least {now}: so many batches of epoch {epoch} were received already"
+                f"at_step={at_step} must be at least {now.step}: so many batches of epoch {now.epoch} were received already"
             )
         if end is not None and at_step >= max(end, 1):
             raise ConfigError(
-                f"at_step={at_step} must be in {now}..{end}: epoch {epoch} has {end} steps, as it is now"
+                f"at_step={at_step} must be in {now.step}..{end}: epoch {now.epoch} has {end} steps, as it is now"
             )
-        if at_step == now:
+        if at_step == now.step:
             return False
-        self._changes = sorted(
-            [*self._changes, (epoch, at_step, request)], key=lambda each: each[:2]
-        )
+        entry = (now.epoch, at_step, request)
+        self._requests = sorted([*self._requests, entry], key=lambda each: each[:2])
         return True
 
-    def apply(self, loader: QueryDataLoader) -> None:
-        """Alter what is due before the next batch."""
-        while self._changes:
-            epoch, now, _ = _standing(loader, counts=False)
-            due, at_step, request = self._changes[0]
-            if (epoch, now) < (due, at_step):
-                return
-            self._changes.pop(0)
-            if (epoch, now) != (due, at_step):
-                raise ConfigError(
-                    f"the query should be altered at step {at_step} of epoch {due}, and the loader is at step {now} of epoch "
-                    f"{epoch} already"
-                )
-            loader._alter(request)
+    def due(self, now: Standing) -> Request | None:
+        """The next one of this step.
 
-
-def _standing(loader: QueryDataLoader, *, counts: bool = True) -> tuple[int, int, int | None]:
-    """The epoch, the batches of it that were received, and, where it `counts` and that is known, how many it has."""
-    state = loader.dataset._state
-    begin = loader._loaded or state.loaded
-    if begin is None:
-        progress = state.progress
-        if progress.abandoned or not progress.begun:
-            progress = Progress(state.slots.epoch)
-        left, step, epoch = progress.left, progress.step, progress.epoch
-    else:
-        left, step, epoch = Left.read(begin["left"]), begin["step"], begin["epoch"]
-        # The steps of a run on another topology do not say how many are left.
-        counts = counts and not step
-    before = 0 if left is None else left.steps
-    if not counts:
-        return epoch, before + step, None
-    steps = state.steps(Progress(epoch, loader.num_workers, left=left))
-    return epoch, before + step, None if steps is None else before + steps
+        Raises:
+            ConfigError: Its step is past.
+        """
+        if not self._requests or (now.epoch, now.step) < self._requests[0][:2]:
+            return None
+        epoch, at_step, request = self._requests.pop(0)
+        if (now.epoch, now.step) != (epoch, at_step):
+            raise ConfigError(
+                f"the query should be altered at step {at_step} of epoch {epoch}, which has ended before; this is step "
+                f"{now.step} of epoch {now.epoch}"
+            )
+        return request
