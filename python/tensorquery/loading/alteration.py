@@ -13,7 +13,7 @@ from tensorquery.sql.mixture import Mixture, mix
 from tensorquery.sql.query import Query
 from tensorquery.sql.schedule import Schedule, shares
 
-__all__ = ["Alteration", "Request", "Source", "SourceRows", "sources_of"]
+__all__ = ["Alteration", "Request", "Source", "SourceRows", "key_columns", "sources_of"]
 
 
 class SourceRows(NamedTuple):
@@ -109,6 +109,7 @@ class Request:
     drop: Any = None
     filters: Any = None
     refresh: bool = False
+    key: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse what says nothing, or two things."""
@@ -154,6 +155,7 @@ class Request:
             "drop": repr(self.drop),
             "filters": repr(self.filters),
             "refresh": self.refresh,
+            "key": list(self.key),
         }
 
     def applied(
@@ -239,6 +241,7 @@ def _matched(query: Query | Mixture, old: Query | Mixture, names: Sequence[str])
         else:
             source = source._replace(origin=None)
         found.append(source)
+    _check_places(query, before, open_, found)
     for at, source in enumerate(found):
         named = next((place for place in open_ if before[place].name == source.name), None)
         if source.origin is None and named is not None:
@@ -253,6 +256,24 @@ def _matched(query: Query | Mixture, old: Query | Mixture, names: Sequence[str])
             kept.add(name)
             found[at] = source._replace(name=name)
     return found
+
+
+def _check_places(
+    query: Query | Mixture, before: Sequence[Source], open_: set[int], found: Sequence[Source]
+) -> None:
+    """Refuse queries that only their places could tell apart, where several of before read the same files."""
+    if isinstance(query, Query) or query.names != [str(place) for place in range(len(query.names))]:
+        return
+    if not open_ or all(source.origin is not None for source in found):
+        return
+    of_file: dict[str, int] = {}
+    for place, source in enumerate(before):
+        for path, _ in source.query._core.table_files():
+            if of_file.setdefault(path, place) != place and len(before) > 1:
+                raise ConfigError(
+                    f"several queries of the mixture read {path}, and by their places alone nothing tells which of the altered ones "
+                    "is which; give names: tq.mix({'web': (query, 0.5), …}), in the loader's mixture and in the altered one"
+                )
 
 
 def _free_name(name: str, taken: set[str]) -> str:
@@ -333,3 +354,16 @@ def _refreshed(query: Query) -> Query:
     moved = Query(query.session, query._core, query._narrowed)
     moved.refresh()
     return moved
+
+
+def key_columns(key: Any) -> tuple[str, ...]:
+    """The columns of ``key=``.
+
+    Raises:
+        ConfigError: They are no names.
+    """
+    given = [key] if isinstance(key, str) else [] if key is None else key
+    names = list(given) if isinstance(given, Iterable) else [given]
+    if not all(isinstance(name, str) for name in names):
+        raise ConfigError(f"key={key!r} must be the name of a column, or names")
+    return tuple(names)

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader
 from tensorquery.distributed.topology import check_still_alone, threads_for
 from tensorquery.errors import ConfigError, DataError
 from tensorquery.loading.accelerate import AcceleratePrepared, begin
-from tensorquery.loading.alteration import Alteration, Request
+from tensorquery.loading.alteration import Alteration, Request, key_columns
 from tensorquery.loading.dataset import QueryDataset
 from tensorquery.loading.devices import copies_to, one_ahead
 from tensorquery.loading.epoch_progress import Progress
@@ -445,6 +445,7 @@ class QueryDataLoader(AcceleratePrepared, DataLoader[Any]):
         drop: str | int | Sequence[str | int] | None = None,
         filters: Any = None,
         refresh: bool = False,
+        key: str | Sequence[str] | None = None,
         at_step: int | None = None,
     ) -> Alteration | None:
         """Change what is delivered from the next step on, in the middle of an epoch. What was delivered does not come again.
@@ -465,6 +466,8 @@ class QueryDataLoader(AcceleratePrepared, DataLoader[Any]):
             drop: Names, or numbers, of queries to drop.
             filters: A condition that narrows all queries, as for `Query.select`; or conditions by name of the query.
             refresh: Move to the current snapshots and versions of Iceberg and Delta tables.
+            key: Columns whose values tell rows of queries that change apart, instead of file and row: after compaction, for
+                joins, and for parts that run once. All rows are read, before and after; no key may be null or there twice.
             at_step: Alter when each rank has received so many batches of the epoch, counted from its beginning, also over
                 resumes; a loop that is under way does it in time. A state saved before does not know of it. None: now; batches
                 that were read ahead and not received count as not delivered.
@@ -478,7 +481,7 @@ class QueryDataLoader(AcceleratePrepared, DataLoader[Any]):
             QueryError: A filter is malformed, or columns differ.
             DataError: A file cannot be read.
         """
-        request = Request(query, weights, add, drop, filters, refresh)
+        request = Request(query, weights, add, drop, filters, refresh, key_columns(key))
         if at_step is None:
             return self._alter(request)
         state = self.dataset._state

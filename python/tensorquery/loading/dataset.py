@@ -15,7 +15,7 @@ from tensorquery.distributed.topology import Topology, check_still_alone, detect
 from tensorquery.errors import ConfigError
 from tensorquery.loading.accelerate import refuse_foreign
 from tensorquery.loading.alter import alter
-from tensorquery.loading.alteration import Alteration, Request
+from tensorquery.loading.alteration import Alteration, Request, key_columns
 from tensorquery.loading.devices import Copies
 from tensorquery.loading.epoch_progress import Progress
 from tensorquery.loading.epoch_state import EpochState
@@ -452,6 +452,7 @@ class QueryDataset(IterableDataset[Any]):
         drop: str | int | Sequence[str | int] | None = None,
         filters: Any = None,
         refresh: bool = False,
+        key: str | Sequence[str] | None = None,
     ) -> Alteration:
         """Request what is delivered from the next step on, in the middle of an epoch. What was delivered does not come again.
 
@@ -471,6 +472,8 @@ class QueryDataset(IterableDataset[Any]):
             drop: Names, or numbers, of queries to drop.
             filters: A condition that narrows all queries, as for `Query.select`; or conditions by name of the query.
             refresh: Move to the current snapshots and versions of Iceberg and Delta tables.
+            key: Columns whose values tell rows of queries that change apart, instead of file and row: after compaction, for
+                joins, and for parts that run once. All rows are read, before and after; no key may be null or there twice.
 
         Returns:
             Rows delivered, left and new, by query. An iteration over this dataset that is under way ends: iterate again for the
@@ -481,7 +484,7 @@ class QueryDataset(IterableDataset[Any]):
             QueryError: A filter is malformed, or columns differ.
             DataError: A file cannot be read.
         """
-        request = Request(query, weights, add, drop, filters, refresh)
+        request = Request(query, weights, add, drop, filters, refresh, key_columns(key))
         return self._alter(request, self.state_dict())
 
     def _alter(self, request: Request, current: Mapping[str, Any]) -> Alteration:

@@ -321,7 +321,7 @@ class EpochState:
                 "options of order; the state of create_dataloader's loader goes on with others too"
             )
         if left is not None or run["step"]:
-            self._check_numbering(run["layout"], workers)
+            self.check_numbering(run["layout"], workers)
         if left is not None or is_anew:
             # The rows that other ranks left are dealt anew.
             self.plan.widen()
@@ -343,7 +343,7 @@ class EpochState:
         if progress.cursors is not None:
             progress.cursors = list(progress.start)
 
-    def _check_numbering(self, layout: Mapping[str, Any], workers: int) -> None:
+    def check_numbering(self, layout: Mapping[str, Any], workers: int) -> None:
         """Check that rows have the same numbers in a run of `layout` and in this one."""
         if layout["permuted"] != self.plan.epochs.layout(workers)["permuted"]:
             raise CheckpointMismatchError(

@@ -103,7 +103,7 @@ def test_dynamic_assignment_does_not_go_with_it(session):
         ("SELECT id, unnest(tags) AS tag FROM a", "several rows of the result come from one row"),
         (
             "SELECT a.id, names.n FROM a JOIN names ON a.k = names.k",
-            "several rows of the result come from one row",
+            "has a join .* give key=",
         ),
         (
             "SELECT id FROM a WHERE id < 40 UNION ALL SELECT id FROM a WHERE id >= 20",
@@ -148,6 +148,108 @@ def test_a_query_that_stays_goes_on_beside_one_that_changes(
     assert set(range(1000, 1060, 2)) <= set(found)
 
 
+@pytest.mark.parametrize("shuffle", [False, True])
+@pytest.mark.parametrize(
+    ("sql", "key"),
+    [
+        ("SELECT a.id, names.n FROM a JOIN names ON a.k = names.k", ["id", "n"]),
+        ("SELECT id, max(k) AS n FROM a GROUP BY id", "id"),
+        ("SELECT id, unnest(tags) AS n FROM a", ["id", "n"]),
+        (
+            "SELECT id, k AS n FROM a WHERE id < 40 UNION ALL SELECT id, 9 FROM a WHERE id >= 20",
+            ["id", "n"],
+        ),
+    ],
+)
+def test_a_key_tells_rows_apart(session, tmp_path, monkeypatch, sql, key, shuffle):
+    monkeypatch.setenv("TENSORQUERY_STAGES", str(tmp_path))
+    loader = loader_of(session.sql(sql), shuffle=shuffle)
+    received = []
+    for step, batch in enumerate(loader, start=1):
+        received += zip(batch["id"], batch["n"], strict=True)
+        if step == 3:
+            report = loader.alter(filters="id % 3 <> 0", key=key)
+            first = set(received)
+    wanted = {
+        (row["id"], row["n"])
+        for row in session.sql(sql).select(filters="id % 3 <> 0").to_arrow().to_pylist()
+    }
+    assert len(received) == len(set(received))
+    assert set(received) == first | wanted
+    assert report.delivered == len(first & wanted)
+    # What was filtered away is not known any more.
+    loader = loader_of(session.sql(sql))
+    running = iter(loader)
+    found = [next(running) for _ in range(3)]
+    loader.alter(filters="id % 3 <> 0", key=key)
+    words = (
+        "rows were delivered in this epoch of which nothing is known|altered before in this epoch"
+    )
+    for more in ({}, {"key": key}):
+        with pytest.raises(
+            tq.ConfigError, match=words + "|has a join|runs once|twice|several rows"
+        ):
+            loader.alter(query=session.sql(sql), **more)
+    assert found
+
+
+def test_keys_that_tell_nothing(session):
+    sql = "SELECT id, k FROM a"
+    for key, error, words in [
+        (
+            "k",
+            tq.DataError,
+            r"key=\['k'\] does not tell the rows of query '0' apart: \(0,\) is there twice",
+        ),
+        ("kk", tq.ConfigError, "'kk', which is no column of the query; did you mean 'k'"),
+        (5, tq.ConfigError, "key=5 must be the name of a column"),
+        ([None], tq.ConfigError, r"key=\[None\] must be the name of a column"),
+    ]:
+        refused(loader_of(session.sql(sql)), words, error, filters="id > 5", key=key)
+    null = session.sql("SELECT id, nullif(k, 1) AS k FROM a")
+    refused(loader_of(null), "has a null", tq.DataError, filters="id > 5", key=["id", "k"])
+
+
+def test_places_alone_do_not_tell_queries_of_one_table_apart(session):
+    def parts(*conditions):
+        return [session.sql(f"SELECT id FROM a WHERE {condition}") for condition in conditions]
+
+    loader = loader_of(tq.mix(parts("id < 20", "id >= 20"), weights=[1, 1], stop="all"))
+    swapped = tq.mix(parts("id >= 25", "id < 15"), weights=[1, 1], stop="all")
+    refused(loader, "by their places alone nothing tells", query=swapped)
+    named = {"low": "id < 20", "high": "id >= 20"}
+    queries = dict(zip(named, parts(*named.values()), strict=True))
+    loader = loader_of(tq.mix(queries, weights=[1, 1], stop="all"))
+    running = iter(loader)
+    found = [next(running)["id"] for _ in range(3)]
+    high, low = parts("id >= 25", "id < 15")
+    loader.alter(tq.mix({"high": high, "low": low}, weights=[1, 1], stop="all"))
+    found = support.flat(found + [batch["id"] for batch in running])
+    assert len(found) == len(set(found))
+    assert {*range(15), *range(25, ROWS)} <= set(found)
+
+
+def test_a_query_whose_rows_are_not_those_of_a_file_is_dropped(session, tmp_path, monkeypatch):
+    monkeypatch.setenv("TENSORQUERY_STAGES", str(tmp_path))
+    queries = {
+        "b": session.sql("SELECT id FROM b"),
+        "q": session.sql("SELECT max(id) AS id FROM a GROUP BY k"),
+    }
+    loader = loader_of(tq.mix(queries, weights=[3, 1], stop="all"))
+    running = iter(loader)
+    found = [next(running)["id"] for _ in range(2)]
+    loader.alter(drop="q")
+    found += [next(running)["id"]]
+    for name, words in (("q", "of query 'q' rows were delivered"), ("other", "name it 'q'")):
+        with pytest.raises(tq.ConfigError, match=words):
+            loader.alter(add={name: (session.sql("SELECT id FROM a WHERE id > 5"), 1)})
+    found = support.flat(found + [batch["id"] for batch in running])
+    assert sorted(row for row in found if row >= 1000) == list(range(1000, 1000 + ROWS))
+    # In the next epoch it is no matter.
+    loader.alter(add={"q": (session.sql("SELECT id FROM a WHERE id > 5"), 1)})
+    assert len(support.flat(stopping.ids(loader))) == 2 * ROWS - 6
+
+
 def test_a_table_in_memory_goes_on(session):
     loader = loader_of(session.sql("SELECT id FROM held"), shuffle=True)
     running = iter(loader)
@@ -159,7 +261,11 @@ def test_a_table_in_memory_goes_on(session):
     loader = loader_of(session.sql("SELECT id FROM held"))
     other = tq.Session()
     other.register_table("held", pa.table({"id": np.arange(1, ROWS)}))
-    refused(loader, "1 files of query '0'.* are gone", query=other.sql("SELECT id FROM held"))
+    refused(
+        loader,
+        "files of query '0' with delivered rows are gone",
+        query=other.sql("SELECT id FROM held"),
+    )
 
 
 def test_text_files_in_parts(session):
