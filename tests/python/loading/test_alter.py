@@ -375,6 +375,18 @@ def test_worker_processes_go_on_with_the_altered_query(folder, persistent):
         )
 
 
+@pytest.mark.slow
+def test_workers_of_a_loader_of_ones_own_do_not_go_on_unaltered(folder):
+    dataset = opened(folder).dataset
+    loader = DataLoader(dataset, batch_size=None, num_workers=1, persistent_workers=True)
+    assert len(list(loader)) == 35
+    dataset.alter(filters="id < 20")
+    with pytest.raises(tq.ConfigError, match="this worker process, which lives on, does not know"):
+        list(loader)
+    found = DataLoader(dataset, batch_size=None, num_workers=1)
+    assert sorted(row for batch in found for row in batch["id"]) == list(range(20))
+
+
 def _of_group(rank, world_size, folder, wrong):
     """What a rank of a process group receives, with an alteration at the same step; the error where one does it otherwise."""
     torch.distributed.init_process_group("gloo")

@@ -404,6 +404,25 @@ def test_damaged_states_are_refused(session, damage):
         mixed(session).load_state_dict(state)
 
 
+def test_a_state_whose_delivered_rows_were_changed_is_refused(session):
+    loader = mixed(session)
+    running = iter(loader)
+    for _ in range(4):
+        next(running)
+    loader.alter(filters={"a": "id > 5"})
+    narrowed = {
+        "a": session.sql("SELECT id FROM a").select(filters="id > 5"),
+        "b": session.sql("SELECT id FROM b"),
+    }
+    again = loader_of(tq.mix(narrowed, weights=[1, 1], stop="all"))
+    state = json.loads(json.dumps(loader.state_dict()))
+    again.load_state_dict(state)
+    [file] = list(state["altered"]["past"]["a"])[:1]
+    state["altered"]["past"]["a"][file][1] -= 1
+    with pytest.raises(tq.CheckpointMismatchError, match="numbers do not fit together"):
+        again.load_state_dict(state)
+
+
 def test_weights_that_a_state_has_are_followed_or_refused(session):
     loader = mixed(session)
     running = iter(loader)
