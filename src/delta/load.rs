@@ -113,7 +113,7 @@ async fn assemble(
             list_names(&names)
         )));
     }
-    let stats = stats_of(&files);
+    let stats = stats_of(&files, &columns);
     let known = files.iter().zip(&stats).map(|((_, add), stats)| records_of(add, stats.as_ref()));
     let records = with_footers(store, place, &files, known.collect()).await?;
     let partition_columns = &metadata.partition_columns;
