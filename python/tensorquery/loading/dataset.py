@@ -423,11 +423,13 @@ class QueryDataset(IterableDataset[Any]):
                 "this is a copy of a dataset, which does not refresh; call refresh() of the dataset itself, or make another one"
             )
         if not isinstance(plan.query, Query):
-            raise ConfigError("a mixture has no refresh(); refresh its queries, and mix them again")
+            raise ConfigError(
+                "a mixture has no refresh(); call alter(refresh=True), or refresh its queries and mix them again"
+            )
         iterator = state.iterator()
         if state.loaded is not None or state.awaited is not None or state.is_under_way():
             raise ConfigError(
-                "refresh() belongs between two epochs, and one is under way; finish it, or make a new loader"
+                "refresh() belongs between two epochs, and one is under way; finish it, or call alter(refresh=True) of the loader"
             )
         if iterator is not None:
             iterator.close()

@@ -101,7 +101,7 @@ class Result(NamedTuple):
             wanted: By split of the source, True for each row that is wanted.
 
         Raises:
-            DataError: A key is null, or there twice; names it.
+            DataError: A key is null or NaN, a list, or there twice; names it.
         """
         name, seen = self.sources[source].name, set()
         mask = np.concatenate(
@@ -118,8 +118,7 @@ class Result(NamedTuple):
             rows = batch.filter(import_pyarrow().array(chosen)) if len(chosen) else batch
             columns = (rows.column(rows.schema.get_field_index(each)).to_pylist() for each in key)
             for values in zip(*columns, strict=True):
-                if None in values or values in seen:
-                    how = "has a null" if None in values else "is there twice"
+                if how := _no_key(values, seen):
                     raise DataError(
                         f"key={key} does not tell the rows of query {name!r} apart: {values!r} {how}; give columns of which "
                         "each row has other values"
@@ -386,6 +385,15 @@ def _check_cut(name: str, rows: FileRows, keys: Sequence[str]) -> None:
                 f"the rows of query {name!r} are counted from the start of a part of a text file, and the altered query cuts the "
                 "file into other parts; give split_bytes= so large that a file is one part, or alter it between two epochs"
             )
+
+
+def _no_key(values: tuple[Any, ...], seen: set[tuple[Any, ...]]) -> str:
+    """Why values do not tell a row apart, in words; empty where they do."""
+    if any(value is None or value != value for value in values):
+        return "has a null, or NaN"
+    if any(isinstance(value, list | dict) for value in values):
+        return "has a list or a struct"
+    return "is there twice" if values in seen else ""
 
 
 def _lost(name: str) -> ConfigError:

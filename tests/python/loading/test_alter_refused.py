@@ -207,6 +207,15 @@ def test_keys_that_tell_nothing(session):
     ]:
         refused(loader_of(session.sql(sql)), words, error, filters="id > 5", key=key)
     null = session.sql("SELECT id, nullif(k, 1) AS k FROM a")
+    refused(
+        loader_of(session.sql("SELECT id, tags FROM a")),
+        "has a list",
+        tq.DataError,
+        filters="id > 5",
+        key="tags",
+    )
+    nan = session.sql("SELECT id, CASE WHEN id = 9 THEN 'NaN'::DOUBLE ELSE id END AS x FROM a")
+    refused(loader_of(nan), "or NaN", tq.DataError, filters="id > 5", key="x")
     refused(loader_of(null), "has a null", tq.DataError, filters="id > 5", key=["id", "k"])
 
 
