@@ -103,7 +103,8 @@ class Result(NamedTuple):
         Raises:
             DataError: A key is null or NaN, a list, or there twice; names it.
         """
-        name, seen = self.sources[source].name, set()
+        name = self.sources[source].name
+        seen: set[tuple[Any, ...]] = set()
         mask = np.concatenate(
             [
                 wanted.get(split, np.zeros(rows, dtype=bool))

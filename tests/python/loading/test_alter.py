@@ -375,6 +375,92 @@ def test_worker_processes_go_on_with_the_altered_query(folder, persistent):
         )
 
 
+@pytest.mark.parametrize(
+    ("world", "options"),
+    [
+        (2, {"partitions": 4, "batch_size": 8}),
+        (2, {"remainder": "drop"}),
+        (3, {"remainder": "pad"}),
+        (1, {"remainder": "uneven"}),
+        (2, {"split_strategy": "round_robin"}),
+    ],
+)
+def test_options_of_order_keep_their_rules(folder, world, options):
+    wanted = {row for row in range(stopping.ROWS) if row % 3}
+    found, steps = [], set()
+    for rank in range(world):
+        of_rank = {
+            "rank": rank,
+            "world_size": world,
+            "shuffle": True,
+            "shuffle_buffer_size": 30,
+            **options,
+        }
+        loader = opened(folder, "SELECT id FROM t WHERE k <> 2", **of_rank)
+        batches = []
+        for step, batch in enumerate(loader, start=1):
+            batches.append(batch["id"])
+            if step == 4:
+                loader.alter(loader_query(folder))
+        steps.add(len(batches))
+        found += support.flat(batches)
+    first = {row for row in found if row % 3 == 0}
+    assert len(steps) == 1
+    missing, twice = wanted - set(found), len(found) - len(set(found))
+    batch_rows = world * options.get("batch_size", 7)
+    assert len(missing) < (batch_rows if options.get("remainder") == "drop" else 1)
+    assert twice < (batch_rows if options.get("remainder") == "pad" else 1)
+    assert len(first) < 4 * batch_rows
+
+
+def loader_query(folder):
+    """Another query over the same files, which has rows that the one before left out."""
+    session = tq.Session()
+    session.register_parquet("t", folder)
+    return session.sql("SELECT id FROM t WHERE id % 3 <> 0")
+
+
+@pytest.mark.parametrize("world", [1, 2])
+def test_an_epoch_ends_with_the_first_query_that_runs_out_under_the_new_weights(tmp_path, world):
+    session = tq.Session()
+    for name, start in (("a", 0), ("b", 10_000)):
+        ids = pa.table({"id": np.arange(start, start + 200)})
+        session.register_parquet(
+            name, support.write_parquet(tmp_path / name, ids, files=2, row_group=20)
+        )
+    queries = {name: session.sql(f"SELECT id FROM {name}") for name in "ab"}
+    before, after, states = [], [], []
+    for rank in range(world):
+        of_rank = {"rank": rank, "world_size": world, "batch_size": 20 // world, "shuffle": True}
+        loader = stopping.loader_of(tq.mix(queries, weights=[0.8, 0.2]), **of_rank)
+        running = iter(loader)
+        before += [next(running)["id"] for _ in range(5)]
+        loader.alter(weights={"a": 0.2, "b": 0.8})
+        own = [batch["id"] for batch in itertools.islice(running, 2)]
+        states.append(loader.state_dict())
+        after += own + [batch["id"] for batch in running]
+    # 80 and 20 rows, and then 180 rows of b at four fifths of a batch.
+    assert [sum(row < 10_000 for row in batch) for batch in before] == [16 // world] * (5 * world)
+    assert all(
+        sum(row < 10_000 for row in batch) == 4 // world
+        for batch in after
+        if len(batch) == 20 // world
+    )
+    rows = support.flat(before + after)
+    assert len(rows) == len(set(rows))
+    assert abs(len(rows) - 100 - 180 / 0.8) <= 2
+    # Another topology goes on to the same end, but for a row or so.
+    rest = []
+    for rank in range(3):
+        again = stopping.loader_of(
+            tq.mix(queries, weights=[0.8, 0.2]), rank=rank, world_size=3, batch_size=5
+        )
+        again.load_state_dict(states[0])
+        rest += support.flat(stopping.ids(again))
+    assert abs(len(rest) - (180 / 0.8 - 40)) <= 3
+    assert len(rest) == len(set(rest))
+
+
 @pytest.mark.slow
 def test_workers_of_a_loader_of_ones_own_do_not_go_on_unaltered(folder):
     dataset = opened(folder).dataset
