@@ -43,7 +43,7 @@ pub async fn load(
     at: &TravelTo,
     scan_filter: Option<String>,
 ) -> Result<(DeltaSpec, FileValues)> {
-    let log = LogFiles::list(store, &place.directory, &place.text()).await?;
+    let log = LogFiles::list(store, place).await?;
     let (state, after, changes) = match at {
         TravelTo::Appended { from, to, .. } => {
             (appended_files(store, &log, place, name, *from, *to).await?, Some(*from), None)
