@@ -487,6 +487,11 @@ class QueryDataset(IterableDataset[Any]):
             DataError: A file cannot be read.
         """
         request = Request(query, weights, add, drop, filters, refresh, key_columns(key))
+        loop = None if self._state.loop is None else self._state.loop()
+        if loop is not None and loop.is_open:
+            raise ConfigError(
+                "a loader delivers this dataset's batches, and its loop would not hear of the change; call alter() of the loader"
+            )
         return self._alter(request, self.state_dict())
 
     def _alter(self, request: Request, current: Mapping[str, Any]) -> Alteration:

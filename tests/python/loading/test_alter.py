@@ -346,6 +346,23 @@ def test_a_dataset_is_altered_between_its_iterations(folder):
     assert sorted(rest) == [row for row in range(0, stopping.ROWS, 2) if row not in first]
 
 
+def test_a_dataset_whose_loader_is_in_a_loop_is_altered_by_the_loader(folder, without_processes):
+    loader = opened(folder, num_workers=2)
+    running = iter(loader)
+    next(running)
+    with pytest.raises(tq.ConfigError, match="call alter.. of the loader"):
+        loader.dataset.alter(filters="id < 20")
+    loader.alter(filters="id < 20")
+    assert len(list(running)) <= 3
+    # Without workers the loop says that it was left behind.
+    loader = opened(folder)
+    running = iter(loader)
+    next(running)
+    loader.dataset.alter(filters="id < 20")
+    with pytest.raises(tq.ConfigError, match="newer"):
+        next(running)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("persistent", [False, True])
 def test_worker_processes_go_on_with_the_altered_query(folder, persistent):
