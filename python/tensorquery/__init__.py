@@ -1,4 +1,4 @@
-"""A query-to-tensor loader: SQL over Parquet, ORC, CSV, JSON and Arrow files becomes a PyTorch DataLoader."""
+"""A query-to-tensor loader: SQL over Parquet, ORC, CSV, JSON and Arrow files becomes batches of PyTorch, NumPy or JAX."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from tensorquery._core import __version__
-from tensorquery._util.optional import needing_torch
+from tensorquery._util.optional import has_torch, needing_torch
 from tensorquery.errors import (
     CheckpointMismatchError,
     ConfigError,
@@ -41,12 +41,14 @@ from tensorquery.sql.session import Session
 from tensorquery.sql.stages import StagedRows, StoredStage, clear_stages, list_stages
 
 if TYPE_CHECKING:
+    from tensorquery.distributed.process_group import ProcessGroup
     from tensorquery.integrations.nodes import QueryNode as QueryNode
     from tensorquery.integrations.trainer import QueryTrainerMixin
     from tensorquery.loading.bisect import Culprits, bisect
     from tensorquery.loading.create import create_dataloader
     from tensorquery.loading.dataloader import QueryDataLoader
     from tensorquery.loading.dataset import QueryDataset
+    from tensorquery.loading.loader import QueryLoader
     from tensorquery.loading.packed import Packing
     from tensorquery.loading.seen import Seen, SeenRow, TouchedCheckpoint, seen
     from tensorquery.loading.verify import EpochVerification, Verification, verify
@@ -68,11 +70,13 @@ __all__ = [
     "NotShardableError",
     "Pack",
     "Packing",
+    "ProcessGroup",
     "Quarantined",
     "Query",
     "QueryDataLoader",
     "QueryDataset",
     "QueryError",
+    "QueryLoader",
     "QueryRows",
     "QueryTrainerMixin",
     "RowRange",
@@ -109,12 +113,12 @@ __all__ = [
     "verify",
 ]
 
-_NEEDS_TORCH = {
+_AT_FIRST_USE = {
     "QueryDataset": "tensorquery.loading.dataset",
-    "QueryDataLoader": "tensorquery.loading.dataloader",
+    "QueryLoader": "tensorquery.loading.loader",
     "Packing": "tensorquery.loading.packed",
-    "QueryTrainerMixin": "tensorquery.integrations.trainer",
     "Metrics": "tensorquery.metrics.loader_metrics",
+    "ProcessGroup": "tensorquery.distributed.process_group",
     "create_dataloader": "tensorquery.loading.create",
     "EpochVerification": "tensorquery.loading.verify",
     "Culprits": "tensorquery.loading.bisect",
@@ -126,13 +130,20 @@ _NEEDS_TORCH = {
     "Verification": "tensorquery.loading.verify",
     "verify": "tensorquery.loading.verify",
 }
+_NEEDS_TORCH = {
+    "QueryDataLoader": "tensorquery.loading.dataloader",
+    "QueryTrainerMixin": "tensorquery.integrations.trainer",
+}
 # Not in `__all__`, so that `from tensorquery import *` asks for no package that few have.
 _NEEDS_TORCHDATA = {"QueryNode": "tensorquery.integrations.nodes"}
+if not has_torch():
+    for _name in _NEEDS_TORCH:
+        __all__.remove(_name)
 
 
 def __getattr__(name: str) -> Any:
-    """Import modules that need torch at first use, so that exploring data needs no torch."""
-    module = _NEEDS_TORCH.get(name) or _NEEDS_TORCHDATA.get(name)
+    """Import what a loader needs, torch among it, at first use: exploring data needs none of it."""
+    module = (_AT_FIRST_USE | _NEEDS_TORCH | _NEEDS_TORCHDATA).get(name)
     if module is None:
         raise AttributeError(f"module 'tensorquery' has no attribute {name!r}")
     return needing_torch(module, name)

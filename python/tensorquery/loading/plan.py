@@ -11,11 +11,10 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from torch.utils.data import get_worker_info
-
 from tensorquery import _core
 from tensorquery._util.callers import stack_level_outside
 from tensorquery._util.digests import digest
+from tensorquery._util.optional import worker_info
 from tensorquery.distributed.broadcast import Channel
 from tensorquery.distributed.topology import Topology, threads_for
 from tensorquery.errors import CheckpointMismatchError, ConfigError, DataError
@@ -398,7 +397,7 @@ class DatasetPlan:
     @property
     def is_in_worker(self) -> bool:
         """Whether a worker got this plan; one that a worker has made is like any other."""
-        return get_worker_info() is not None and self._process != os.getpid()
+        return worker_info() is not None and self._process != os.getpid()
 
     @property
     def must_move(self) -> bool:
