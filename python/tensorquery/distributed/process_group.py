@@ -110,8 +110,10 @@ def _place_of(address: Any) -> Path | tuple[str, int]:
     except ValueError:
         host, port = None, None
     if url.scheme != "tcp" or not host or not port or url.path or url.query or "@" in url.netloc:
+        # What stands before an @ may be a password.
+        shown = address.rpartition("@")[2]
         raise ConfigError(
-            f"address={address!r} must be a folder, a file:// URL of one, or tcp://host:port, such as tcp://10.0.0.1:29400"
+            f"address={shown!r} must be a folder, a file:// URL of one, or tcp://host:port, such as tcp://10.0.0.1:29400"
         )
     return host, port
 

@@ -86,9 +86,14 @@ class Placement:
                 f"sharding={sharding!r} must be a jax.sharding.Sharding, such as "
                 'NamedSharding(mesh, PartitionSpec("data")), or SingleDeviceSharding(device)'
             )
-        axes = self._row_axes()
-        mesh = getattr(sharding, "mesh", None)
-        pieces = math.prod(mesh.shape[axis] for axis in axes) if axes and mesh is not None else 1
+        pieces, axes = 1, self._row_axes()
+        if axes:
+            pieces = math.prod(sharding.mesh.shape[axis] for axis in axes)
+            # One axis long, so that it fits arrays of any shape.
+            rows = jax.sharding.PartitionSpec(axes)
+            self._sharding = sharding = jax.sharding.NamedSharding(
+                sharding.mesh, rows, memory_kind=sharding.memory_kind
+            )
         by_process: dict[int, set[int]] = {}
         for device, index in sharding.devices_indices_map((pieces,)).items():
             held = range(pieces)[index[0]]

@@ -227,7 +227,8 @@ def test_other_formats_packs_mixtures_and_failing_rows(folder):
     found["arrow"] = sorted(number for batch in loader for number in batch["id"].to_pylist())
     loader, _ = tq.create_dataloader(query, output_format="dict", batch_size=100, shuffle="global")
     found["dict"] = sorted(number for batch in loader for number in batch["id"])
-    mixed = tq.mix([session.sql("SELECT id FROM t WHERE k = 0"), session.sql("SELECT id FROM t WHERE k = 1")], weights=[1, 1])
+    parts = [session.sql(f"SELECT id FROM t WHERE k = {k}") for k in range(2)]
+    mixed = tq.mix([(part, 1) for part in parts])
     loader, _ = tq.create_dataloader(mixed, output_format="numpy", batch_size=10, collate_fn=lambda batch: batch["id"])
     found["mixed"] = sum(map(len, loader))
 
