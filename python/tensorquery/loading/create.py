@@ -322,7 +322,10 @@ def create_dataloader(
     dataset = QueryDataset._of(chosen, options)
     dataset.packing = packing
     if placement is not None:
-        placement.check(dataset, options, packing is not None)
+        # A transform may fill lists to one length.
+        jagged = dataset._plan.jagged if options.transform is None else []
+        packs = packing is not None
+        placement.check(dataset.topology, options.batch_size, options.remainder, jagged, packs)
     if num_workers is None:
         num_workers = default_workers(dataset.topology)
     check_shards(dataset.world_size, num_workers)

@@ -9,15 +9,12 @@ import importlib
 import math
 from collections.abc import Callable, Mapping
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from tensorquery.distributed.topology import Topology
 from tensorquery.errors import ConfigError, DataError
-
-if TYPE_CHECKING:
-    from tensorquery.loading.dataset import QueryDataset
-    from tensorquery.loading.options import LoaderOptions
 
 __all__ = ["Placement", "checked_sharding", "import_jax"]
 
@@ -136,21 +133,25 @@ class Placement:
         """Whether the rows of a step lie on several devices."""
         return self.pieces > 1 or (self.place is not None and self.place[1] > 1)
 
-    def check(self, dataset: QueryDataset, options: LoaderOptions, packs: bool) -> None:
+    def check(
+        self, topology: Topology, batch_size: int, remainder: str, jagged: list[str], packs: bool
+    ) -> None:
         """Check that this process delivers the rows that its devices hold, and that each batch can be divided.
 
         Args:
-            dataset: The dataset.
-            options: Its options.
+            topology: The place of this process.
+            batch_size: Rows per batch.
+            remainder: What happens to the rows that batches do not divide.
+            jagged: Columns that come with lists of different lengths.
             packs: Whether batches are packed, or made by tokens.
 
         Raises:
             ConfigError: It has another rank or world size, or a batch cannot be divided; says what to change.
         """
-        if self.place is not None and self.place != (dataset.rank, dataset.world_size):
+        if self.place is not None and self.place != (topology.rank, topology.world_size):
             rank, size = self.place
             raise ConfigError(
-                f"rank={dataset.rank}, world_size={dataset.world_size} contradict sharding=, by whose mesh this process has the "
+                f"rank={topology.rank}, world_size={topology.world_size} contradict sharding=, by whose mesh this process has the "
                 f"rows of rank {rank} of {size}; leave both out"
             )
         if not self.is_divided:
@@ -160,10 +161,6 @@ class Placement:
                 "pack= and batch_tokens= make arrays that have no row for each row of a batch, which sharding= cannot divide; "
                 "leave sharding= out, and place the arrays in the training loop"
             )
-        batch_size, remainder = options.batch_size, options.remainder
-        builder = dataset._plan.builder
-        # A transform may fill them.
-        jagged = [] if builder is None or options.transform is not None else builder.jagged
         if batch_size % self.pieces:
             raise ConfigError(
                 f"batch_size={batch_size} rows cannot be shared equally by {self.pieces} pieces of sharding= in this process; "

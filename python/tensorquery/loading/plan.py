@@ -119,6 +119,11 @@ class DatasetPlan:
         return self.query, alone
 
     @property
+    def jagged(self) -> list[str]:
+        """The columns that come with lists of different lengths; none in a worker before `move`."""
+        return [] if self.builder is None else self.builder.jagged
+
+    @property
     def stage_mode(self) -> str:
         """Which parts of the query are staged: "auto", "never" or "always"."""
         return "auto" if self._options is None else self._options.stage

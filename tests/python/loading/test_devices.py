@@ -75,7 +75,7 @@ class Recorded:
 @pytest.fixture
 def recorded(monkeypatch):
     copies = Recorded()
-    monkeypatch.setattr("tensorquery.loading.dataloader.copies_to", lambda device: copies)
+    monkeypatch.setattr("tensorquery.loading.devices.copies_to", lambda device: copies)
     return copies
 
 
