@@ -20,25 +20,6 @@ from tensorquery.errors import (
     TensorQueryError,
     UnsupportedTypeError,
 )
-from tensorquery.loading.keyed import KeyedJagged
-from tensorquery.loading.query_rows import QueryRows
-from tensorquery.loading.tensors import Encoded, Jagged, to_tensors
-from tensorquery.metrics.time_series import LoaderStatistics
-from tensorquery.sharding.bad_files import Quarantined
-from tensorquery.sharding.checkpoint import merge_state_dicts
-from tensorquery.sharding.failed_rows import FailedRow
-from tensorquery.sharding.packing import Pack
-from tensorquery.sharding.shard_plan import Shard, ShardPlan
-from tensorquery.sharding.shards import RowRange, Split, SplitStrategy
-from tensorquery.sharding.trace import Trace, TraceRange
-from tensorquery.sql.asof import asof_join
-from tensorquery.sql.iceberg import SnapshotChange
-from tensorquery.sql.mixture import Mixture, mix
-from tensorquery.sql.quantiles import quantile_boundaries
-from tensorquery.sql.query import Query
-from tensorquery.sql.registry import TableInfo
-from tensorquery.sql.session import Session
-from tensorquery.sql.stages import StagedRows, StoredStage, clear_stages, list_stages
 
 if TYPE_CHECKING:
     from tensorquery.distributed.process_group import ProcessGroup
@@ -48,11 +29,30 @@ if TYPE_CHECKING:
     from tensorquery.loading.create import create_dataloader
     from tensorquery.loading.dataloader import QueryDataLoader
     from tensorquery.loading.dataset import QueryDataset
+    from tensorquery.loading.keyed import KeyedJagged
     from tensorquery.loading.loader import QueryLoader
     from tensorquery.loading.packed import Packing
+    from tensorquery.loading.query_rows import QueryRows
     from tensorquery.loading.seen import Seen, SeenRow, TouchedCheckpoint, seen
+    from tensorquery.loading.tensors import Encoded, Jagged, to_tensors
     from tensorquery.loading.verify import EpochVerification, Verification, verify
     from tensorquery.metrics.loader_metrics import Metrics
+    from tensorquery.metrics.time_series import LoaderStatistics
+    from tensorquery.sharding.bad_files import Quarantined
+    from tensorquery.sharding.checkpoint import merge_state_dicts
+    from tensorquery.sharding.failed_rows import FailedRow
+    from tensorquery.sharding.packing import Pack
+    from tensorquery.sharding.shard_plan import Shard, ShardPlan
+    from tensorquery.sharding.shards import RowRange, Split, SplitStrategy
+    from tensorquery.sharding.trace import Trace, TraceRange
+    from tensorquery.sql.asof import asof_join
+    from tensorquery.sql.iceberg import SnapshotChange
+    from tensorquery.sql.mixture import Mixture, mix
+    from tensorquery.sql.quantiles import quantile_boundaries
+    from tensorquery.sql.query import Query
+    from tensorquery.sql.registry import TableInfo
+    from tensorquery.sql.session import Session
+    from tensorquery.sql.stages import StagedRows, StoredStage, clear_stages, list_stages
 
 __all__ = [
     "CheckpointMismatchError",
@@ -114,20 +114,49 @@ __all__ = [
 ]
 
 _AT_FIRST_USE = {
+    "Culprits": "tensorquery.loading.bisect",
+    "Encoded": "tensorquery.loading.tensors",
+    "EpochVerification": "tensorquery.loading.verify",
+    "FailedRow": "tensorquery.sharding.failed_rows",
+    "Jagged": "tensorquery.loading.tensors",
+    "KeyedJagged": "tensorquery.loading.keyed",
+    "LoaderStatistics": "tensorquery.metrics.time_series",
+    "Metrics": "tensorquery.metrics.loader_metrics",
+    "Mixture": "tensorquery.sql.mixture",
+    "Pack": "tensorquery.sharding.packing",
+    "Packing": "tensorquery.loading.packed",
+    "ProcessGroup": "tensorquery.distributed.process_group",
+    "Quarantined": "tensorquery.sharding.bad_files",
+    "Query": "tensorquery.sql.query",
     "QueryDataset": "tensorquery.loading.dataset",
     "QueryLoader": "tensorquery.loading.loader",
-    "Packing": "tensorquery.loading.packed",
-    "Metrics": "tensorquery.metrics.loader_metrics",
-    "ProcessGroup": "tensorquery.distributed.process_group",
-    "create_dataloader": "tensorquery.loading.create",
-    "EpochVerification": "tensorquery.loading.verify",
-    "Culprits": "tensorquery.loading.bisect",
-    "bisect": "tensorquery.loading.bisect",
+    "QueryRows": "tensorquery.loading.query_rows",
+    "RowRange": "tensorquery.sharding.shards",
     "Seen": "tensorquery.loading.seen",
     "SeenRow": "tensorquery.loading.seen",
+    "Session": "tensorquery.sql.session",
+    "Shard": "tensorquery.sharding.shard_plan",
+    "ShardPlan": "tensorquery.sharding.shard_plan",
+    "SnapshotChange": "tensorquery.sql.iceberg",
+    "Split": "tensorquery.sharding.shards",
+    "SplitStrategy": "tensorquery.sharding.shards",
+    "StagedRows": "tensorquery.sql.stages",
+    "StoredStage": "tensorquery.sql.stages",
+    "TableInfo": "tensorquery.sql.registry",
     "TouchedCheckpoint": "tensorquery.loading.seen",
-    "seen": "tensorquery.loading.seen",
+    "Trace": "tensorquery.sharding.trace",
+    "TraceRange": "tensorquery.sharding.trace",
     "Verification": "tensorquery.loading.verify",
+    "asof_join": "tensorquery.sql.asof",
+    "bisect": "tensorquery.loading.bisect",
+    "clear_stages": "tensorquery.sql.stages",
+    "create_dataloader": "tensorquery.loading.create",
+    "list_stages": "tensorquery.sql.stages",
+    "merge_state_dicts": "tensorquery.sharding.checkpoint",
+    "mix": "tensorquery.sql.mixture",
+    "quantile_boundaries": "tensorquery.sql.quantiles",
+    "seen": "tensorquery.loading.seen",
+    "to_tensors": "tensorquery.loading.tensors",
     "verify": "tensorquery.loading.verify",
 }
 _NEEDS_TORCH = {
@@ -142,11 +171,12 @@ if not has_torch():
 
 
 def __getattr__(name: str) -> Any:
-    """Import what a loader needs, torch among it, at first use: exploring data needs none of it."""
+    """Import a module at first use: what asks for the version or for rows needs no loader, no NumPy and no torch."""
     module = (_AT_FIRST_USE | _NEEDS_TORCH | _NEEDS_TORCHDATA).get(name)
     if module is None:
         raise AttributeError(f"module 'tensorquery' has no attribute {name!r}")
-    return needing_torch(module, name)
+    found = globals()[name] = needing_torch(module, name)
+    return found
 
 
 def load_ipython_extension(shell: Any) -> None:

@@ -90,6 +90,18 @@ def test_values_types_and_texts(folder):
     made = next(iter(cast))
     assert made["x"].dtype == jnp.bfloat16 and isinstance(made["parts"][0], jax.Array) and made["name"] == "n"
     import pyarrow as pa
+    packs, _ = tq.create_dataloader("SELECT tags FROM 't'", output_format="jax", batch_size=4, pack=tq.Pack(columns=["tags"], length=16))
+    pack = next(iter(packs))
+    assert isinstance(pack["tags"], jax.Array) and pack["tags"].shape == (4, 16) and type(pack["max_seqlen"]) is int
+
+    def picky(batch):
+        if (batch["id"] == 7).any():
+            raise ValueError("seven")
+        return batch
+
+    skipping, _ = tq.create_dataloader("SELECT id FROM 't'", transform=picky, on_transform_error="skip", **options)
+    left = [number for batch in skipping for number in batch["id"].tolist() if isinstance(batch["id"], jax.Array)]
+    assert sorted(left) == [number for number in range(403) if number != 7]
     alone = tq.to_tensors(pa.table({"a": [1, 2]}), output_format="jax")["a"]
     assert isinstance(alone, jax.Array) and alone.tolist() == [1, 2]
     print(json.dumps([ids, own[0], dtypes]))
