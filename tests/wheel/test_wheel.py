@@ -154,6 +154,35 @@ def test_it_is_the_wheel_that_is_imported(installed):
         assert versions.startswith(f"{OLDEST}.")
 
 
+NUMPY_LOOP = """\
+import importlib.util, numpy, tensorquery as tq
+assert importlib.util.find_spec("torch") is importlib.util.find_spec("pyarrow") is None
+open("t.csv", "w").write("x\\n" + "".join(f"{x}\\n" for x in range(100)))
+loader, _ = tq.create_dataloader(path="t.csv", output_format="numpy", batch_size=7, shuffle=True)
+assert sorted(x for batch in loader for x in batch["x"]) == [*range(100)]
+try:
+    tq.create_dataloader(path="t.csv")
+except ImportError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize("python", PYTHONS, ids=lambda python: Path(python).name)
+def test_the_wheel_alone_reads_arrays(python, tmp_path):
+    """With nothing that the wheel did not ask for: NumPy, and neither torch nor pyarrow."""
+    if version_of(python) is None:
+        pytest.skip(f"{python} does not start here, or has no venv")
+    subprocess.run([python, "-m", "venv", tmp_path / "venv"], check=True, timeout=300)
+    own = [tmp_path / "venv/bin/python"]
+    subprocess.run([*own, "-m", "pip", "install", "--quiet", WHEEL], check=True, timeout=900)
+    done = subprocess.run(
+        [*own, "-c", NUMPY_LOOP], cwd=tmp_path, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    assert "output_format='torch', the default, needs torch" in done.stdout
+    assert "pip install torch" in done.stdout
+
+
 # The pages whose snippets run in an empty folder with what the README installs, each in a process of its own.
 PAGES = [
     "README.md",

@@ -1,19 +1,36 @@
-"""Imports of torch when it is first used, so that exploring data needs no torch."""
+"""PyTorch where it is installed: whether it is, what it says of this process, and what needs it.
+
+`DataLoader`, worker processes and tensors need it. All else, NumPy and JAX loops among it, runs without.
+"""
 
 from __future__ import annotations
 
 import importlib
+import importlib.util
+import sys
 from typing import Any
 
-__all__ = ["needing_torch"]
+__all__ = ["has_torch", "needing_torch", "worker_info"]
 
 
-def needing_torch(module: str, name: str) -> Any:
-    """A public object of a module that imports torch.
+def has_torch() -> bool:
+    """Whether PyTorch is installed; it is not imported for that."""
+    return sys.modules.get("torch") is not None or importlib.util.find_spec("torch") is not None
+
+
+def worker_info() -> Any | None:
+    """What ``torch.utils.data.get_worker_info()`` says; None outside of a worker, where torch is always loaded."""
+    data = sys.modules.get("torch.utils.data")
+    return None if data is None else data.get_worker_info()
+
+
+def needing_torch(module: str, name: str, what: str | None = None) -> Any:
+    """An object of a module that imports torch.
 
     Args:
         module: The module.
-        name: The object's name there and in the package.
+        name: The object's name there.
+        what: What needs it, for the error; None: the public name in the package.
 
     Raises:
         ImportError: PyTorch is not installed; says how to install it.
@@ -22,5 +39,7 @@ def needing_torch(module: str, name: str) -> Any:
         return getattr(importlib.import_module(module), name)
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] == "torch":
-            raise ImportError(f"tensorquery.{name} needs PyTorch: pip install torch") from error
+            raise ImportError(
+                f"{what or f'tensorquery.{name}'} needs PyTorch: pip install torch", name="torch"
+            ) from error
         raise

@@ -25,6 +25,7 @@ __all__ = [
     "check_choice",
     "check_non_negative_int",
     "check_positive_int",
+    "check_seconds",
     "check_shards",
     "check_text",
     "expanded_path",
@@ -219,6 +220,17 @@ def _check_int(name: str, value: object, minimum: int, most: int) -> int:
     if number > most:
         raise ConfigError(f"{name}={number} must be at most {most}")
     return number
+
+
+def check_seconds(name: str, value: object) -> float:
+    """Return `value` where it is a number of seconds above 0.
+
+    Raises:
+        ConfigError: It is something else.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+        raise ConfigError(f"{name}={value!r} must be a number of seconds above 0")
+    return float(value)
 
 
 def check_bool(name: str, value: object) -> bool:

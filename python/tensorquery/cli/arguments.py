@@ -110,7 +110,7 @@ def parse(arguments: Sequence[str]) -> Arguments:
             command.add_argument("--epochs", type=_positive, default=2, help="how many (2)")
             command.add_argument(
                 "--output-format",
-                choices=("torch", "numpy", "arrow", "dict"),
+                choices=("torch", "numpy", "jax", "arrow", "dict"),
                 default="torch",
                 help="the type of batches (torch)",
             )

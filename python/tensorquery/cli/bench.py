@@ -6,7 +6,6 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from tensorquery._util.optional import needing_torch
 from tensorquery.cli.arguments import Arguments
 from tensorquery.sql.query import Query
 
@@ -27,12 +26,12 @@ def bench(query: Query, asked: Arguments) -> Iterator[dict[str, Any]]:
         one), and the share of the time in which the loop waited for a batch.
 
     Raises:
-        ImportError: torch is not installed.
+        ImportError: The library of the output format is not installed.
         UnsupportedTypeError: A column has no tensor.
         DataError: A file cannot be read, or a column has nulls.
     """
-    # The other commands need no torch.
-    create_dataloader = needing_torch("tensorquery.loading.create", "create_dataloader")
+    # The other commands need neither a loader nor torch, which takes a second to import.
+    from tensorquery.loading.create import create_dataloader
 
     started = time.perf_counter()
     loader, dataset = create_dataloader(

@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import torch
+try:
+    import torch
+except ModuleNotFoundError as _error:
+    raise ImportError(
+        "tensorquery.compat makes the DataLoaders of torch-dataloader-utils, and needs PyTorch: pip install torch",
+        name="torch",
+    ) from _error
 
 from tensorquery._util.options import check_choice, check_non_negative_int
 from tensorquery.compat.batches import OUTPUT_FORMATS, CompatOutput, Output

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch.utils.data import get_worker_info
-
+from tensorquery._util.optional import worker_info
 from tensorquery.compat.metrics import MOST_WORKERS, RowBar
 from tensorquery.errors import ConfigError
-from tensorquery.loading.devices import Copies
+from tensorquery.loading.ahead import Copies
 from tensorquery.loading.epoch_progress import Progress
 from tensorquery.loading.epoch_state import EpochState
 from tensorquery.loading.iterations import Iterations
@@ -48,7 +47,7 @@ class CompatIterations(Iterations):
         iterator = super()._iterator_over(source, progress, worker, in_loader, copies)
         if self._bars is not None:
             iterator.observed_by(RowBar(lambda begun: self._progress_bar(worker, begun)))
-        if get_worker_info() is not None and not iterator.in_loader:
+        if worker_info() is not None and not iterator.in_loader:
             assert self.measures is not None
             self.measures.mark = True
         return iterator

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
 __all__ = [
+    "RankGroup",
     "Topology",
     "check_still_alone",
     "cpu_count",
@@ -71,6 +73,23 @@ class Topology:
             )
 
 
+class RankGroup(ABC):
+    """A process group of our own, where there is none of torch; see `process_group.ProcessGroup`.
+
+    Attributes:
+        rank: This process among its ranks.
+        world_size: Number of ranks.
+    """
+
+    rank: int
+    world_size: int
+
+    @property
+    @abstractmethod
+    def store(self) -> Any | None:
+        """The key-value store of its ranks; None for a single one."""
+
+
 @dataclass(frozen=True)
 class _Launcher:
     """The variables by which a launcher tells a process its place."""
@@ -100,20 +119,20 @@ _LAUNCHERS = (
 def detect(
     rank: int | None = None,
     world_size: int | None = None,
-    process_group: ProcessGroup | None = None,
+    process_group: ProcessGroup | RankGroup | None = None,
     device_mesh: DeviceMesh | None = None,
 ) -> Topology:
     """Find rank and world size, and log at INFO where they come from.
 
     The first of these that applies: explicit values; `process_group` or `device_mesh`; an initialised
-    `torch.distributed`; the variables of torchrun, Horovod, Open MPI, SLURM; else one process.
-    torch is never imported here: a program that has not imported it has no process group.
+    `torch.distributed`; an initialised `jax.distributed`; the variables of torchrun, Horovod, Open MPI, SLURM; else one process.
+    Neither torch nor JAX is imported here: a program that has not imported it has no processes of it.
 
     Args:
         rank: This process among the data-parallel ones; together with `world_size` or not at all.
         world_size: Number of data-parallel processes.
         process_group: The data-parallel group, where it is not the global one (tensor or pipeline
-            parallelism): processes that share a rank in it get the same rows.
+            parallelism): processes that share a rank in it get the same rows. Or a `ProcessGroup` of this package.
         device_mesh: The same as a one-dimensional `DeviceMesh`, such as ``mesh["dp"]``.
 
     Returns:
@@ -135,7 +154,7 @@ def detect(
     if rank is not None and world_size is not None:
         topology = _explicit(rank, world_size, grouped)
     else:
-        topology = grouped or _from_torch() or _from_environment(os.environ)
+        topology = grouped or _from_torch() or _from_jax() or _from_environment(os.environ)
     _log.info(
         "rank %d of %d (from %s; %d training process(es) on this machine)",
         topology.rank,
@@ -150,15 +169,20 @@ def check_still_alone(topology: Topology) -> None:
     """Refuse to go on alone in a process group that was made after the loader, where every rank would train on all rows.
 
     Raises:
-        ConfigError: Nothing said so when the loader was made, but now torch.distributed has several ranks.
+        ConfigError: Nothing said so when the loader was made, but now torch.distributed or jax.distributed has several ranks.
     """
     if not topology.source.startswith("default"):
         return
-    world = _from_torch()
+    world = _from_torch() or _from_jax()
     if world is not None and world.world_size > 1:
+        begin = (
+            "init_process_group"
+            if world.source.startswith("torch")
+            else "jax.distributed.initialize"
+        )
         raise ConfigError(
-            f"torch.distributed has {world.world_size} ranks, but the loader was made before, when nothing said so, and every rank "
-            "would deliver all rows; make the loader after init_process_group(), or give rank= and world_size= "
+            f"{world.source} has {world.world_size} ranks, but the loader was made before, when nothing said so, and every rank "
+            f"would deliver all rows; make the loader after {begin}(), or give rank= and world_size= "
             "(rank=0, world_size=1 where each rank is to deliver all)"
         )
 
@@ -186,7 +210,9 @@ def threads_for(topology: Topology, num_workers: int) -> int:
     return max(1, cpu_count() // (topology.local_world_size * max(1, num_workers)))
 
 
-def group_store(topology: Topology, process_group: ProcessGroup | None = None) -> Any | None:
+def group_store(
+    topology: Topology, process_group: ProcessGroup | RankGroup | None = None
+) -> Any | None:
     """The key-value store through which the ranks of a process group can talk without a collective.
 
     Args:
@@ -194,10 +220,13 @@ def group_store(topology: Topology, process_group: ProcessGroup | None = None) -
         process_group: The data-parallel group; None: the global one.
 
     Returns:
-        The group's own `torch.distributed.Store`, whose keys no other group sees. None for a single
-        rank, without an initialised torch.distributed, where the global group is not the world that
+        The group's own `torch.distributed.Store`, or what has its methods, whose keys no other group sees. None for a single
+        rank, without a group of this package or an initialised torch.distributed, where the group is not the world that
         `topology` tells of, and for backends without a store.
     """
+    if isinstance(process_group, RankGroup):
+        place = (process_group.rank, process_group.world_size)
+        return process_group.store if place == (topology.rank, topology.world_size) else None
     torch_distributed = _torch_distributed()
     if torch_distributed is None or topology.world_size == 1:
         return None
@@ -264,10 +293,24 @@ def _from_torch() -> Topology | None:
     return Topology(torch_distributed.get_rank(), size, local_rank, local_size, "torch.distributed")
 
 
+def _from_jax() -> Topology | None:
+    """The place in an initialised `jax.distributed`, where the program has imported JAX."""
+    jax = sys.modules.get("jax")
+    distributed = getattr(jax, "distributed", None)
+    if jax is None or distributed is None or not distributed.is_initialized():
+        return None
+    local_rank, local_size = _local_place(os.environ)
+    rank, size = jax.process_index(), jax.process_count()
+    return Topology(rank, size, local_rank, local_size, "jax.distributed")
+
+
 def _from_group(process_group: Any | None, device_mesh: Any | None) -> Topology | None:
     """The place within `process_group` or `device_mesh`, whichever is given."""
     if process_group is None and device_mesh is None:
         return None
+    if isinstance(process_group, RankGroup):
+        rank, size = process_group.rank, process_group.world_size
+        return Topology(rank, size, *_local_place(os.environ), "process_group")
     option = "process_group" if process_group is not None else "device_mesh"
     torch_distributed = _torch_distributed()
     if torch_distributed is None:

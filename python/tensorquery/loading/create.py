@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import inspect
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-
+from tensorquery._util.optional import needing_torch
 from tensorquery._util.options import (
     MOST_PREFETCHED,
     check_callable,
@@ -24,9 +22,9 @@ from tensorquery.distributed.broadcast import channel_of
 from tensorquery.distributed.topology import default_workers, detect, has_group
 from tensorquery.errors import ConfigError
 from tensorquery.loading.accelerate import check_accelerator, place_of
-from tensorquery.loading.dataloader import QueryDataLoader
 from tensorquery.loading.dataset import QueryDataset
-from tensorquery.loading.devices import checked_device
+from tensorquery.loading.jax_arrays import checked_sharding
+from tensorquery.loading.make_loader import TORCH_KEYWORDS, check_torch, make_loader
 from tensorquery.loading.options import LoaderOptions
 from tensorquery.loading.packed import Packing, batching_of, packed_query
 from tensorquery.loading.transform_threads import refuse_threads
@@ -41,20 +39,12 @@ from tensorquery.sql.mixture import Mixture
 from tensorquery.sql.query import Query
 from tensorquery.sql.session import Session
 
-__all__ = ["create_dataloader"]
+if TYPE_CHECKING:
+    import torch
 
-TORCH_KEYWORDS = (
-    "pin_memory",
-    "pin_memory_device",
-    "timeout",
-    "worker_init_fn",
-    "multiprocessing_context",
-    "generator",
-    "prefetch_factor",
-    "persistent_workers",
-    "in_order",
-)
-"""Keywords of torch's DataLoader that `create_dataloader` passes on."""
+    from tensorquery.loading.dataloader import QueryDataLoader
+
+__all__ = ["create_dataloader"]
 
 
 def create_dataloader(
@@ -120,6 +110,7 @@ def create_dataloader(
     max_transform_errors: int | None = None,
     collate_fn: Callable[[Any], Any] | None = None,
     device: str | int | torch.device | None = None,
+    sharding: Any | None = None,
     **dataloader_kwargs: Any,
 ) -> tuple[QueryDataLoader, QueryDataset]:
     """Make a DataLoader over this rank's share of a query.
@@ -175,7 +166,7 @@ def create_dataloader(
         rank: This rank; with `world_size`, or both None to detect them.
         world_size: Number of ranks.
         process_group: The `torch.distributed` group of the data-parallel ranks, where that is not the
-            global one.
+            global one; or, without torch, a `tensorquery.ProcessGroup`.
         device_mesh: A one-dimensional `DeviceMesh` of the data-parallel ranks.
         accelerator: The `Accelerator` of Hugging Face Accelerate: its processes are the ranks, unless one of the options
             above says otherwise, and the loader comes prepared (``accelerator.prepare`` need not be called on it).
@@ -224,7 +215,8 @@ def create_dataloader(
             rows of each epoch, with rows per second, the part of the time that the training loop waits, and where rows are
             known without counting them the time that is left. True: of several ranks on a machine the first one shows them;
             "all": every rank does, below one another. Needs tqdm (``tensorquery[progress]``).
-        output_format: "torch", "numpy", "kjt" (TorchRec), "arrow" or "dict".
+        output_format: "torch", "numpy", "jax", "kjt" (TorchRec), "arrow" or "dict". All but "torch" and "kjt" work where PyTorch is
+            not installed.
         nulls: "error", "nan", "mask", a fill value, or a dict of these by column.
         stack: ``{"x": ["f0", "f1"]}`` packs columns into one contiguous (N, F) tensor.
         pad: Padding of variable lists by column: a value, or (value, length).
@@ -242,13 +234,15 @@ def create_dataloader(
         device: Where batches go, for example "cuda": each is copied there, from pinned memory and on a stream of its own,
             while the training step of the one before it runs: all tensors in mappings, lists and tuples. A state counts what
             the loop has received. None and "cpu" leave them where they are.
+        sharding: With ``output_format="jax"``: a ``jax.sharding.NamedSharding`` that divides the rows of a step over the devices
+            of a mesh, also of several processes; None is JAX's default device. See ``docs/without-torch.md``.
         **dataloader_kwargs: Keywords of torch's DataLoader: ``pin_memory``, ``persistent_workers``,
             ``prefetch_factor`` (blocks of small batches that a worker sends ahead, up to 2 MiB each; or single
             batches where there is a `transform`, a `collate_fn` or a ``timeout``), ``multiprocessing_context`` and so on.
 
     Returns:
         The loader (``state_dict`` and ``load_state_dict`` for checkpoints, ``statistics``), and its dataset (for
-        ``set_epoch`` and ``metrics``).
+        ``set_epoch`` and ``metrics``). Where PyTorch is not installed, the loader is a `QueryLoader`, with the same methods.
 
     Raises:
         ConfigError: An option is unknown or malformed; names it, the allowed values, and the nearest name.
@@ -257,14 +251,21 @@ def create_dataloader(
         NotShardableError: The query is not row-local above one scan, and ``stage="never"``; names the operator and a fix.
         UnsupportedTypeError: A column has no tensor form; names the column and its type.
         DataError: Two files disagree about a column; names both files.
+        ImportError: An option needs a package that is not installed, such as PyTorch; names both and the command.
     """
     # Arguments and options share their names.
     given = dict(locals())
-    target = checked_device(device, output_format)
     check_progress(show_progress)
     # `inspect.signature` takes as long as planning a filter.
     own = {"query", *(create_dataloader.__kwdefaults__ or ())}
     reject_unknown(dataloader_kwargs, own | {*TORCH_KEYWORDS}, "create_dataloader")
+    check_torch(output_format, num_workers, device, accelerator, dataloader_kwargs)
+    target = None
+    if device is not None:
+        target = needing_torch("tensorquery.loading.devices", "checked_device")(
+            device, output_format
+        )
+    placement = checked_sharding(sharding, output_format)
     if collate_fn is not None:
         check_callable("collate_fn", collate_fn)
     if num_workers is not None:
@@ -279,8 +280,11 @@ def create_dataloader(
     check_on_error(on_error)
     if accelerator is not None:
         check_accelerator(accelerator)
-        if all(each is None for each in (rank, world_size, process_group, device_mesh)):
+    if all(each is None for each in (rank, world_size, process_group, device_mesh)):
+        if accelerator is not None:
             rank, world_size = place_of(accelerator)
+        elif placement is not None and placement.place is not None:
+            rank, world_size = placement.place
     options = LoaderOptions.of(given | {"rank": rank, "world_size": world_size})
     batching = batching_of(pack, batch_tokens, bucket_by)
     access = {
@@ -317,33 +321,18 @@ def create_dataloader(
         chosen, options, packing = packed_query(chosen, options, batching)
     dataset = QueryDataset._of(chosen, options)
     dataset.packing = packing
+    if placement is not None:
+        # A transform may fill lists to one length.
+        jagged = dataset._plan.jagged if options.transform is None else []
+        packs = packing is not None
+        placement.check(dataset.topology, options.batch_size, options.remainder, jagged, packs)
     if num_workers is None:
         num_workers = default_workers(dataset.topology)
     check_shards(dataset.world_size, num_workers)
     options.deal.check_workers(num_workers)
     if num_workers:
         refuse_threads(options.threads, num_workers)
-    is_dynamic = options.assignment == "dynamic" and num_workers > 0
-    if is_dynamic and dataloader_kwargs.setdefault("in_order", False):
-        raise ConfigError(
-            'in_order=True makes every worker wait for the slowest one, which assignment="dynamic" is there to '
-            'avoid; leave in_order out, or use assignment="static"'
-        )
-    if is_dynamic and "in_order" not in inspect.signature(torch.utils.data.DataLoader).parameters:
-        raise ConfigError(
-            f'assignment="dynamic" with num_workers={num_workers} needs torch 2.6 or newer, and this is torch '
-            f"{torch.__version__}, whose DataLoader waits for the slowest worker: update torch, or use "
-            'assignment="static" or num_workers=0'
-        )
-    if target is not None and target.type == "cuda":
-        # Only a copy from pinned memory goes on beside the training step.
-        dataloader_kwargs.setdefault("pin_memory", True)
-    try:
-        loader = QueryDataLoader(
-            dataset, collate_fn, target, num_workers=num_workers, **dataloader_kwargs
-        )
-    except (ValueError, TypeError) as error:
-        raise ConfigError(f"torch's DataLoader refuses these options: {error}") from error
+    loader = make_loader(dataset, collate_fn, num_workers, target, placement, dataloader_kwargs)
     if accelerator is not None:
         accelerator.prepare_data_loader(loader)
     return loader, dataset
@@ -413,7 +402,8 @@ def _once_per_job(
     device_mesh: Any | None,
 ) -> Iterator[None]:
     """Let one rank of the loader's process group list for all what a session lists meanwhile."""
-    if session is None or session._channel is not None or not has_group():
+    is_alone = process_group is None and not has_group()
+    if session is None or session._channel is not None or is_alone:
         yield
         return
     if process_group is None and device_mesh is not None:

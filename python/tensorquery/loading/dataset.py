@@ -5,18 +5,17 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from torch.utils.data import IterableDataset, get_worker_info
-
+from tensorquery._util.optional import has_torch, worker_info
 from tensorquery._util.options import MOST_EPOCHS, check_non_negative_int, reject_unknown
 from tensorquery.distributed.broadcast import channel_of
 from tensorquery.distributed.topology import Topology, check_still_alone, detect
 from tensorquery.errors import ConfigError
 from tensorquery.loading.accelerate import refuse_foreign
+from tensorquery.loading.ahead import Copies
 from tensorquery.loading.alter import alter
 from tensorquery.loading.alteration import Alteration, Request, key_columns
-from tensorquery.loading.devices import Copies
 from tensorquery.loading.epoch_progress import Progress
 from tensorquery.loading.epoch_state import EpochState
 from tensorquery.loading.iterations import Iterations
@@ -28,7 +27,7 @@ from tensorquery.loading.refill import check_refilled
 from tensorquery.loading.snapshot_pins import agreed
 from tensorquery.loading.tensors import TENSOR_OPTIONS, TensorOutput
 from tensorquery.loading.tracer import Tracer
-from tensorquery.loading.workers.batch_messages import BatchRuns
+from tensorquery.loading.workers.batch_runs import BatchRuns
 from tensorquery.loading.workers.liveness import end_with_trainer, end_with_what_is_lost
 from tensorquery.metrics.loader_metrics import Metrics
 from tensorquery.sharding.bad_files import Quarantined
@@ -41,6 +40,12 @@ from tensorquery.sql.mixture import Mixture
 from tensorquery.sql.query import Query
 from tensorquery.sql.schedule import Schedule
 from tensorquery.sql.stages import StagedRows
+
+if TYPE_CHECKING or has_torch():
+    from torch.utils.data import IterableDataset
+else:
+    # Nothing of torch's class is used here; a DataLoader wants it.
+    IterableDataset = Iterable
 
 __all__ = ["QueryDataset"]
 
@@ -84,7 +89,7 @@ class QueryDataset(IterableDataset[Any]):
             `tensorquery.distributed.topology.detect`).
         world_size: Number of ranks.
         process_group: A `torch.distributed` group whose ranks share the data, where that is not the
-            global group (tensor or pipeline parallelism).
+            global group (tensor or pipeline parallelism); or, without torch, a `tensorquery.ProcessGroup`.
         device_mesh: A one-dimensional `DeviceMesh` of the data-parallel ranks.
         split_bytes: Stored bytes of the projected columns that a split grows towards.
         split_rows: Rows that a split grows towards; takes precedence.
@@ -122,7 +127,7 @@ class QueryDataset(IterableDataset[Any]):
         show_progress: Show bars of tqdm while files are listed and rows staged, counted or verified, and over the rows of each
             epoch that a loader of `create_dataloader` delivers. True: of several ranks on a machine the first one shows them;
             "all": every rank does, below one another. Needs tqdm (``tensorquery[progress]``).
-        output_format: "torch", "numpy", "kjt" (TorchRec), "arrow" (`pyarrow.RecordBatch`) or "dict" (lists).
+        output_format: "torch", "numpy", "jax", "kjt" (TorchRec), "arrow" (`pyarrow.RecordBatch`) or "dict" (lists).
         transform: Called on each batch, in the worker; its result is yielded.
         transform_threads: So many threads call `transform` on successive batches at once, up to so many and two ahead of
             the training loop; batches come in the same order and with the same content. It pays where `transform`
@@ -587,7 +592,7 @@ class QueryDataset(IterableDataset[Any]):
                 "a state was loaded, or the dataset refreshed, and this worker process, which lives on, does not know of it; "
                 "use the loader of create_dataloader, or make a new DataLoader"
             )
-        info = get_worker_info()
+        info = worker_info()
         worker, workers = (0, 0) if info is None else (info.id, info.num_workers)
         if workers:
             end_with_trainer()

@@ -13,11 +13,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tensorquery._util.callers import called
-from tensorquery.loading.devices import Copies, one_ahead
+from tensorquery.loading.ahead import Copies, one_ahead
 from tensorquery.loading.iterator import Change, Made, ShardIterator
 from tensorquery.loading.refill import failures_before
 from tensorquery.loading.transform_threads import Transformed, TransformThreads
-from tensorquery.loading.workers.batch_messages import TaggedBatch
+from tensorquery.loading.workers.batch_runs import TaggedBatch
 from tensorquery.sharding.dynamic_assignment import message_of
 
 if TYPE_CHECKING:

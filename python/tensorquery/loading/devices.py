@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import copy
 import sys
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
-from typing import Any, TypeVar
+from collections.abc import Callable, Mapping, MutableMapping
+from typing import Any
 
 import torch
 from torch.nn.utils.rnn import PackedSequence
 
 from tensorquery.errors import ConfigError
+from tensorquery.loading.ahead import Copies
 
-__all__ = ["Copies", "checked_device", "copies_to", "one_ahead"]
-
-T = TypeVar("T")
-
-Copies = Callable[[Any], Callable[[], Any]]
-"""Begins to copy a batch; returns what waits for the copy and gives it."""
+__all__ = ["checked_device", "copies_to"]
 
 
 def checked_device(device: Any, output_format: str) -> torch.device | None:
@@ -40,7 +36,7 @@ def checked_device(device: Any, output_format: str) -> torch.device | None:
     if output_format not in ("torch", "kjt"):
         raise ConfigError(
             f'device={str(wanted)!r} is for tensors; choose output_format="torch" instead of {output_format!r}, or leave '
-            "device out"
+            f"device out{' (sharding= places JAX arrays)' if output_format == 'jax' else ''}"
         )
     if wanted.type not in ("cpu", "cuda"):
         try:
@@ -100,37 +96,6 @@ class _CudaCopies:
             return moved
 
         return arrived
-
-
-def one_ahead(items: Iterator[T], begin: Callable[[T], Callable[[], T]]) -> Iterator[T]:
-    """The results of `begin` for each item; begun before the item before it is handed out.
-
-    The first comes as soon as it is there, before anything is read ahead. An error while reading ahead is raised in the failed batch's place.
-
-    Args:
-        items: Read one ahead of the consumer.
-        begin: Starts work on an item, and returns what waits for it.
-    """
-    current = _begun(items, begin)
-    if current is not None:
-        yield current()
-        current = _begun(items, begin)
-    while current is not None:
-        following, failure = None, None
-        try:
-            following = _begun(items, begin)
-        except Exception as error:
-            failure = error
-        yield current()
-        if failure is not None:
-            raise failure
-        current = following
-
-
-def _begun(items: Iterator[T], begin: Callable[[T], Callable[[], T]]) -> Callable[[], T] | None:
-    for item in items:
-        return begin(item)
-    return None
 
 
 def _moved(found: Any, device: torch.device) -> Any:

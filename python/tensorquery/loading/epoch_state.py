@@ -9,9 +9,8 @@ import weakref
 from collections.abc import Mapping
 from typing import Any
 
-from torch.utils.data import get_worker_info
-
 from tensorquery import _core
+from tensorquery._util.optional import worker_info
 from tensorquery.errors import CheckpointMismatchError, ConfigError
 from tensorquery.loading.deliveries import Deliveries
 from tensorquery.loading.epoch_progress import Progress
@@ -256,7 +255,7 @@ class EpochState:
 
     def _check_worker(self, checked: Mapping[str, Any]) -> None:
         """Check that the state of a worker is loaded in that worker."""
-        info, worker = get_worker_info(), checked.get("worker")
+        info, worker = worker_info(), checked.get("worker")
         if worker is not None:
             here = (
                 "the training process"

@@ -7,19 +7,19 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from torch.utils.data import get_worker_info
-
 from tensorquery._util.logs import follow
+from tensorquery._util.optional import worker_info
 from tensorquery.errors import ConfigError
+from tensorquery.loading.ahead import Copies
 from tensorquery.loading.delivery import AheadIterator, LoopIterator, WorkerIterator
-from tensorquery.loading.devices import Copies
 from tensorquery.loading.epoch_progress import Progress
 from tensorquery.loading.epoch_state import EpochState
 from tensorquery.loading.iterator import Reading, ShardIterator
+from tensorquery.loading.jax_arrays import Placement
 from tensorquery.loading.refill import Skipping
 from tensorquery.loading.shard_source import DatasetSource
 from tensorquery.loading.transform_threads import refuse_threads
-from tensorquery.loading.workers.batch_messages import BatchRuns, Sending, batches_per_message
+from tensorquery.loading.workers.batch_runs import BatchRuns, Sending, batches_per_message
 from tensorquery.metrics.counters import SharedCounters
 from tensorquery.metrics.iteration import Watch
 from tensorquery.metrics.loader_metrics import Metrics, measured
@@ -94,7 +94,10 @@ class Iterations:
             worker: The number of this worker process; 0 in the training process.
             workers: How many there are; 0 in the training process.
             consumed: The ``state_dict()`` of the dataset.
-            copies: Copies batches to a device.
+            copies: Copies batches to a device; None: where the output format says so, to the default one.
+
+        Raises:
+            ConfigError: A worker of another loader is asked for what only the training process makes.
         """
         state = self._state
         in_loader = workers > 0 and state.starts_workers
@@ -105,6 +108,14 @@ class Iterations:
             )
         if workers:
             refuse_threads(self._threads, workers)
+        if state.plan.output.format == "jax":
+            if workers and not in_loader:
+                raise ConfigError(
+                    'output_format="jax" puts arrays on devices in the training process; in workers of a DataLoader of your '
+                    'own use output_format="numpy", or use the loader of create_dataloader'
+                )
+            if not workers and copies is None:
+                copies = Placement()
         follow()
         loaded, state.loaded = state.loaded, None
         slots = state.slots
@@ -136,7 +147,7 @@ class Iterations:
         """The iterator over a shard that delivers as this process wants it."""
         counters = self.measures
         if (counters is not None and worker >= counters.workers) or (
-            get_worker_info() is None and not self.reports_here
+            worker_info() is None and not self.reports_here
         ):
             counters = None
         iteration = 0.0 if counters is None else counters.joined()

@@ -12,11 +12,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn, Protocol, TypeAlias
 
-import torch
-from torch.utils.data import get_worker_info
-
 from tensorquery import _core
 from tensorquery._util.callers import stack_level_outside
+from tensorquery._util.optional import worker_info
 from tensorquery.errors import CheckpointMismatchError, ConfigError
 from tensorquery.loading.epoch_progress import Progress
 from tensorquery.loading.workers.liveness import check_sendable
@@ -228,17 +226,18 @@ class ShardIterator(_core.Delivery, ABC):
         """Call these on every batch, after the transform and before it counts as delivered."""
         self._calls.extend(call for call in calls if call is not None)
 
-    def pin_blocks(self) -> None:
-        """Put every batch into pinned memory, all its numbers together."""
+    def pin_blocks(self, pin: Callable[[Any], Any]) -> None:
+        """Put every batch into pinned memory, all its numbers together.
+
+        Args:
+            pin: Copies a block of bytes there.
+        """
         build = self._build
         self._pins = True
 
         def pinned(raw: Any) -> Any:
             rows, block, *others = raw
-            memory = (
-                torch.frombuffer(block, dtype=torch.uint8).pin_memory() if len(block) else block
-            )
-            return build((rows, memory, *others))
+            return build((rows, pin(block) if len(block) else block, *others))
 
         self._build = pinned
 
@@ -266,7 +265,7 @@ class ShardIterator(_core.Delivery, ABC):
     def failed(self, error: BaseException) -> None:
         """Close it after an error, which a worker has to send, or after the last batch."""
         self.close()
-        if get_worker_info() is not None:
+        if worker_info() is not None:
             check_sendable(error)
 
     def _counted(

@@ -23,7 +23,7 @@ from tensorquery.loading.options import LoaderOptions
 from tensorquery.loading.packed_batches import ReadPacks, ReadRows, Then, listed
 from tensorquery.loading.query_rows import QueryRows
 from tensorquery.loading.snapshot_pins import agreed
-from tensorquery.loading.tensors import Jagged
+from tensorquery.loading.tensors import OF_TENSORS, Jagged
 from tensorquery.sharding.packing import (
     MOST_TOKENS,
     Array,
@@ -169,7 +169,8 @@ def packed_query(
         stage_from=None,
         stage_engine=None,
         stage_timeout=None,
-        output_format="numpy",
+        # What reads them makes other arrays; only what JAX gets goes on to a device.
+        output_format="jax" if options.output_format == "jax" else "numpy",
         nulls="error",
         stack=None,
         pad=None,
@@ -199,8 +200,8 @@ def _check_options(query: Any, options: LoaderOptions, name: str) -> None:
         ),
         f"output_format={options.output_format!r}": (
             options.output_format
-            not in (("torch", "numpy") if name == "pack" else ("torch", "numpy", "kjt")),
-            'has no arrays; choose "torch" or "numpy"',
+            not in (OF_TENSORS if name == "batch_tokens" else ("torch", "numpy", "jax")),
+            'has no arrays; choose "torch", "numpy" or "jax"',
         ),
         "keyed=": (
             name == "pack" and bool(options.keyed),

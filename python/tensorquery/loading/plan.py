@@ -11,11 +11,10 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from torch.utils.data import get_worker_info
-
 from tensorquery import _core
 from tensorquery._util.callers import stack_level_outside
 from tensorquery._util.digests import digest
+from tensorquery._util.optional import worker_info
 from tensorquery.distributed.broadcast import Channel
 from tensorquery.distributed.topology import Topology, threads_for
 from tensorquery.errors import CheckpointMismatchError, ConfigError, DataError
@@ -123,6 +122,11 @@ class DatasetPlan:
     def skips(self) -> bool:
         """Whether bad parts of files are left out."""
         return self._options is not None and self._options.skips
+
+    @property
+    def jagged(self) -> list[str]:
+        """The columns that come with lists of different lengths; none in a worker before `move`."""
+        return [] if self.builder is None else self.builder.jagged
 
     @property
     def stage_mode(self) -> str:
@@ -417,7 +421,7 @@ class DatasetPlan:
     @property
     def is_in_worker(self) -> bool:
         """Whether a worker got this plan; one that a worker has made is like any other."""
-        return get_worker_info() is not None and self._process != os.getpid()
+        return worker_info() is not None and self._process != os.getpid()
 
     @property
     def must_move(self) -> bool:

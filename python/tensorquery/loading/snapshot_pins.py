@@ -55,7 +55,7 @@ def agreed(query: Pinned, topology: Topology, process_group: Any | None) -> Pinn
                 "the query calls now(), current_date or another function whose value is fixed when the query is made "
                 f"({moment} here), and each of the {topology.world_size} ranks, which share no process group, would fix "
                 f"another one; write the value as a literal ({_literal(moment)}), or let the ranks agree: call "
-                "torch.distributed.init_process_group() first"
+                "torch.distributed.init_process_group() first, or give process_group=tensorquery.ProcessGroup(…)"
             )
         return query
     pins = {"snapshots": snapshots, "moment": moment}

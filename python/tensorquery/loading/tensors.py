@@ -4,7 +4,7 @@ The Rust core gathers the rows of a batch into one block; this module puts a ten
 and shape over each column of it, without a copy. The table of Arrow types and output formats is
 ``docs/types.md``.
 
-torch, numpy and pyarrow are imported when their output format is chosen, never before.
+torch, numpy, pyarrow and JAX are imported when their output format is chosen, never before.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from tensorquery import _core
 from tensorquery._util.options import check_choice
 from tensorquery._util.tensor_views import tensor_over
 from tensorquery.errors import ConfigError, DataError, UnsupportedTypeError
+from tensorquery.loading.jax_arrays import Placement
 from tensorquery.loading.keyed import (
     KeyedColumns,
     KeyedJagged,
@@ -42,8 +43,8 @@ __all__ = [
     "to_tensors",
 ]
 
-OUTPUT_FORMATS = ("torch", "numpy", "kjt", "arrow", "dict")
-OF_TENSORS = ("torch", "numpy", "kjt")
+OUTPUT_FORMATS = ("torch", "numpy", "kjt", "jax", "arrow", "dict")
+OF_TENSORS = ("torch", "numpy", "kjt", "jax")
 """Formats whose values the core gathers into a block."""
 
 # Offset in bytes, and count of elements, in the batch's block; or a whole block of its own.
@@ -78,7 +79,7 @@ def check_output_format(output_format: object) -> str:
     """Return `output_format` where it is known and its library is installed.
 
     Raises:
-        ConfigError: It is none of "torch", "numpy", "kjt", "arrow" and "dict".
+        ConfigError: It is none of "torch", "numpy", "kjt", "jax", "arrow" and "dict".
         ImportError: Its library is missing; says how to install it.
     """
     name = check_choice("output_format", output_format, OUTPUT_FORMATS)
@@ -87,14 +88,17 @@ def check_output_format(output_format: object) -> str:
 
 
 def _library(output_format: str) -> ModuleType:
-    module = {"torch": "torch", "kjt": "torch", "numpy": "numpy"}.get(output_format, "pyarrow")
+    libraries = {"torch": "torch", "kjt": "torch", "numpy": "numpy", "jax": "numpy"}
+    module = libraries.get(output_format, "pyarrow")
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        others = [name for name in ("torch", "numpy") if name != output_format]
+        others = ["numpy", "jax", "arrow", "dict"] if module == "torch" else ["torch", "numpy"]
+        choices = f"{', '.join(map(repr, others[:-1]))} or {others[-1]!r}"
+        default = ", the default," if output_format == "torch" else ""
         raise ImportError(
-            f"output_format={output_format!r} needs {module}, which cannot be imported ({error}): "
-            f"run `pip install {module}`, or choose output_format={' or '.join(map(repr, others))}",
+            f"output_format={output_format!r}{default} needs {module}, which cannot be imported ({error}): "
+            f"pip install {module}, or choose output_format={choices}",
             name=module,
         ) from error
 
@@ -323,7 +327,7 @@ class TensorOutput:
     """How batches come out.
 
     Attributes:
-        format: "torch", "numpy", "kjt", "arrow" or "dict".
+        format: "torch", "numpy", "kjt", "jax", "arrow" or "dict".
         options: From `tensor_options`.
         keyed: From `check_keyed`.
     """
@@ -362,7 +366,8 @@ class BatchBuilder:
 
     Args:
         schema: The query's schema: anything with ``__arrow_c_schema__``.
-        output_format: "torch", "numpy", "kjt", "arrow" or "dict".
+        output_format: "torch", "numpy", "kjt", "jax", "arrow" or "dict". For "jax" it builds NumPy arrays, which a
+            `Placement` then puts on a device.
         options: From `tensor_options`; None: its defaults.
         keyed: From `check_keyed`; None: no keyed outputs.
 
@@ -392,7 +397,7 @@ class BatchBuilder:
         self.converter: _core.TensorConverter | None = None
         """Turns pieces of Arrow data into what `build` takes; None for "arrow" and "dict"."""
         if output_format in OF_TENSORS:
-            kit = _Numpy() if output_format == "numpy" else _Torch()
+            kit = _Numpy() if output_format in ("numpy", "jax") else _Torch()
             finish = keyed_tensor_class() if output_format == "kjt" else KeyedJagged
             self.converter = _core.TensorConverter(schema, options)
             self._specs = json.loads(self.converter.outputs())
@@ -417,6 +422,12 @@ class BatchBuilder:
     def names(self) -> list[str]:
         """The names of the outputs, in their order; known for "torch" and "numpy"."""
         return [spec["name"] for spec in self._specs]
+
+    @property
+    def jagged(self) -> list[str]:
+        """The names of the outputs with lists of different lengths, and of keyed ones."""
+        others = {spec["name"] for spec in self._specs if spec["kind"] != "jagged"}
+        return [name for name, _ in self._makers if name not in others]
 
     @property
     def row_bytes(self) -> int:
@@ -488,7 +499,7 @@ def to_tensors(
     Args:
         batch: N rows: anything with ``__arrow_c_array__`` or ``__arrow_c_stream__``, such as a
             ``pyarrow.Table``, a ``polars.DataFrame`` or a ``datafusion`` frame.
-        output_format: "torch", "numpy", "arrow" (a ``pyarrow.RecordBatch``) or "dict" (lists); "kjt" is "torch" with
+        output_format: "torch", "numpy", "jax", "arrow" (a ``pyarrow.RecordBatch``) or "dict" (lists); "kjt" is "torch" with
             keyed outputs as TorchRec's ``KeyedJaggedTensor``.
         nulls: What a null becomes: "error", "nan" (floats only), "mask" (0, "" or an empty list, and a
             second output ``<column>_mask`` that is True where the value is valid), or a fill value. A dict
@@ -521,4 +532,5 @@ def to_tensors(
     builder = BatchBuilder(
         schema, output_format=output_format, options=options, keyed=check_keyed(keyed)
     )
-    return builder.build(builder.gather(pieces))
+    found = builder.build(builder.gather(pieces))
+    return Placement()(found)() if output_format == "jax" else found

@@ -9,9 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import torch
-
-from tensorquery._util.shared_memory import shared
+from tensorquery._util.shared_memory import SharedNumbers
 
 __all__ = ["CORE_COUNTS", "SharedCounters"]
 
@@ -24,6 +22,7 @@ CORE_COUNTS = (
 
 _HEAD = ("iteration", "ended", "epoch", "sent_rows")
 _ITERATION, _ENDED, _EPOCH, _SENT = range(len(_HEAD))
+_COLUMNS = len(_HEAD) + len(CORE_COUNTS)
 
 
 class SharedCounters:
@@ -39,9 +38,7 @@ class SharedCounters:
     def __init__(self, workers: int) -> None:
         self.workers = workers
         # The last row holds values for all of them: the iteration that was begun last, and a mark.
-        rows, columns = workers + 1, len(_HEAD) + len(CORE_COUNTS)
-        memory = shared(rows * columns * 8).zero_()
-        self._table = memory.view(torch.float64).reshape(rows, columns)
+        self._numbers = SharedNumbers((workers + 1) * _COLUMNS, "float64")
         # The iteration for which a worker process was made: one that starts late must not write into a newer one.
         self._made_for: float | None = None
 
@@ -117,4 +114,4 @@ class SharedCounters:
         self._rows()[-1, _ENDED] = float(value)
 
     def _rows(self) -> Any:
-        return self._table.numpy()
+        return self._numbers.array.reshape(self.workers + 1, _COLUMNS)

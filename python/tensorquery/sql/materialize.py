@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from tensorquery import _core
-from tensorquery._util.options import check_choice, expanded_path, nearest_name
+from tensorquery._util.options import check_choice, check_seconds, expanded_path, nearest_name
 from tensorquery.errors import ConfigError, QueryError
 from tensorquery.sql.mixture import Mixture
 from tensorquery.sql.query import Query
@@ -65,9 +65,7 @@ class Staging:
         """
         check_choice("stage", mode, STAGE_MODES)
         own = None if place is None else place_of(place)
-        seconds = DEFAULT_TIMEOUT if timeout is None else timeout
-        if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds > 0:
-            raise ConfigError(f"stage_timeout={timeout!r} must be a number of seconds above 0")
+        seconds = check_seconds("stage_timeout", DEFAULT_TIMEOUT if timeout is None else timeout)
         if source is not None and not isinstance(source, str | os.PathLike | Query):
             raise ConfigError(
                 f"stage_from={source!r} must be a path, a URL, or a Query over the rows (session.sql(…), "
@@ -86,7 +84,7 @@ class Staging:
         if isinstance(source, str | os.PathLike):
             source = expanded_path(source)
         bound = bound_of(max_bytes)
-        return cls(mode, own, float(seconds), source, engine, show_progress, bound)
+        return cls(mode, own, seconds, source, engine, show_progress, bound)
 
     def apply(self, query: Staged) -> Staged:
         """Make a query that reads this one's stages; build stages that do not exist yet.

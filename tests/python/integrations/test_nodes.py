@@ -221,7 +221,10 @@ for name in sys.argv[2:]:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("missing", "names"),
-    [("torchdata", ["QueryNode"]), ("torch", ["QueryNode", "QueryTrainerMixin", "QueryDataset"])],
+    [
+        ("torchdata", ["QueryNode"]),
+        ("torch", ["QueryNode", "QueryTrainerMixin", "QueryDataLoader"]),
+    ],
 )
 def test_an_absent_package_is_named(missing, names):
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}

@@ -21,12 +21,14 @@ from tensorquery.loading.tensors import tensor_options
 from tensorquery.loading.workers.batch_messages import (
     BatchMessage,
     BatchPacker,
+    as_they_come,
+    in_turns,
+)
+from tensorquery.loading.workers.batch_runs import (
     BatchRun,
     BatchRuns,
     TaggedBatch,
-    as_they_come,
     batches_per_message,
-    in_turns,
 )
 from tensorquery.loading.workers.shared_memory import SegmentPool
 

@@ -14,7 +14,8 @@ from torch.nn.utils.rnn import PackedSequence, pack_sequence
 import support
 import tensorquery as tq
 from tensorquery.errors import ConfigError, DataError
-from tensorquery.loading.devices import copies_to, one_ahead
+from tensorquery.loading.ahead import one_ahead
+from tensorquery.loading.devices import copies_to
 
 ROWS, SIZE = 1_000, 50
 Pair = collections.namedtuple("Pair", ["left", "right"])
@@ -74,7 +75,7 @@ class Recorded:
 @pytest.fixture
 def recorded(monkeypatch):
     copies = Recorded()
-    monkeypatch.setattr("tensorquery.loading.dataloader.copies_to", lambda device: copies)
+    monkeypatch.setattr("tensorquery.loading.devices.copies_to", lambda device: copies)
     return copies
 
 

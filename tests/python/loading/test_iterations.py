@@ -14,7 +14,7 @@ import tensorquery as tq
 from iceberg_lakes import lake_of, sample
 from iceberg_servers import fresh
 from stopping import SHUFFLES, ids, loader_of, query_of, resumed, state_of, take
-from tensorquery.loading.workers.batch_messages import BatchRuns
+from tensorquery.loading.workers.batch_runs import BatchRuns
 
 # Not about the machine that runs the tests.
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")

@@ -22,7 +22,7 @@ import support
 import tensorquery as tq
 from stopping import ids, loader_of, query_of, resumed, state_of
 from tensorquery.loading.workers import liveness
-from tensorquery.loading.workers.batch_messages import BatchRuns
+from tensorquery.loading.workers.batch_runs import BatchRuns
 
 # Not about the machine that runs the tests.
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")

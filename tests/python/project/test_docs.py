@@ -53,9 +53,10 @@ def test_the_snippets_of_a_page_run_in_order(page, tmp_path):
 
 
 def test_every_page_with_snippets_has_a_test():
-    """Those of the integrations are programs (test_integrations.py); functions.md is in test_udf.py, point-in-time.md in test_asof.py."""
+    """Those of the integrations are programs (test_integrations.py); functions.md is in test_udf.py, point-in-time.md in test_asof.py, without-torch.md in
+    test_without_torch.py and test_jax_arrays.py."""
     tested = set(re.findall(r'snippets\("(docs/[\w-]+\.md)"\)', (ROOT / __file__).read_text()))
-    tested |= {*PAGES, "docs/functions.md", "docs/point-in-time.md"}
+    tested |= {*PAGES, "docs/functions.md", "docs/point-in-time.md", "docs/without-torch.md"}
     written = {
         f"docs/{path.name}"
         for path in (ROOT / "docs").glob("*.md")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import torch
+from typing import Any
 
 from tensorquery import _core
-from tensorquery._util.shared_memory import shared
+from tensorquery._util.shared_memory import SharedNumbers
 
 __all__ = ["EpochSlots"]
 
@@ -17,13 +17,17 @@ class EpochSlots:
     """Numbers that reach every worker of the loaders around a dataset, including persistent workers."""
 
     def __init__(self) -> None:
-        self._slots = shared(6 * 8).view(torch.int64)
-        self._slots.numpy()[:] = (0, _NONE, 1, 0, 0, 0)
+        self._numbers = SharedNumbers(6, "int64")
+        self._slots[:] = (0, _NONE, 1, 0, 0, 0)
+
+    @property
+    def _slots(self) -> Any:
+        return self._numbers.array
 
     def copied(self) -> EpochSlots:
         """A copy in memory of its own, where no epoch is delivered yet."""
         copy = EpochSlots()
-        copy._slots.numpy()[:] = self._slots.numpy()
+        copy._slots[:] = self._slots
         copy.deliver(None)
         return copy
 
@@ -68,7 +72,7 @@ class EpochSlots:
     @property
     def counter(self) -> _core.Counter:
         """From which the workers take splits."""
-        return _core.Counter(self._slots, _COUNTER)
+        return _core.Counter(self._numbers.tensor, _COUNTER)
 
     @property
     def generation(self) -> int:
