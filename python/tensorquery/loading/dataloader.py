@@ -33,7 +33,7 @@ from tensorquery.metrics.iteration import Watch
 __all__ = ["QueryDataLoader"]
 
 
-class QueryDataLoader(QueryLoader, DataLoader[Any]):
+class QueryDataLoader(QueryLoader, DataLoader[Any]):  # type: ignore[misc]
     """The DataLoader that `create_dataloader` makes.
 
     With ``num_workers=0`` it hands out the dataset's batches directly; decoding goes on in Rust threads.
