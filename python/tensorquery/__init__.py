@@ -31,6 +31,7 @@ from tensorquery.sharding.packing import Pack
 from tensorquery.sharding.shard_plan import Shard, ShardPlan
 from tensorquery.sharding.shards import RowRange, Split, SplitStrategy
 from tensorquery.sharding.trace import Trace, TraceRange
+from tensorquery.sharding.windows import Windows
 from tensorquery.sql.asof import asof_join
 from tensorquery.sql.iceberg import SnapshotChange
 from tensorquery.sql.mixture import Mixture, mix
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from tensorquery.loading.dataset import QueryDataset
     from tensorquery.loading.packed import Packing
     from tensorquery.loading.seen import Seen, SeenRow, TouchedCheckpoint, seen
+    from tensorquery.loading.windowed import Windowing
     from tensorquery.loading.verify import EpochVerification, Verification, verify
     from tensorquery.metrics.loader_metrics import Metrics
 
@@ -95,6 +97,8 @@ __all__ = [
     "TraceRange",
     "UnsupportedTypeError",
     "Verification",
+    "Windowing",
+    "Windows",
     "__version__",
     "asof_join",
     "bisect",
@@ -125,6 +129,7 @@ _NEEDS_TORCH = {
     "seen": "tensorquery.loading.seen",
     "Verification": "tensorquery.loading.verify",
     "verify": "tensorquery.loading.verify",
+    "Windowing": "tensorquery.loading.windowed",
 }
 # Not in `__all__`, so that `from tensorquery import *` asks for no package that few have.
 _NEEDS_TORCHDATA = {"QueryNode": "tensorquery.integrations.nodes"}
