@@ -50,8 +50,8 @@ if TYPE_CHECKING:
     from tensorquery.loading.dataset import QueryDataset
     from tensorquery.loading.packed import Packing
     from tensorquery.loading.seen import Seen, SeenRow, TouchedCheckpoint, seen
-    from tensorquery.loading.windowed import Windowing
     from tensorquery.loading.verify import EpochVerification, Verification, verify
+    from tensorquery.loading.windowed import Windowing
     from tensorquery.metrics.loader_metrics import Metrics
 
 __all__ = [

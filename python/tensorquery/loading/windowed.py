@@ -108,9 +108,7 @@ class SeriesWindows:
             rows - int(covered.sum()),
         )
 
-    def rows_of(
-        self, positions: list[tuple[int, int]]
-    ) -> list[tuple[int, list[tuple[int, int]]]]:
+    def rows_of(self, positions: list[tuple[int, int]]) -> list[tuple[int, list[tuple[int, int]]]]:
         """Of windows, each a split and its number there: the number of the first row among all rows, and all rows by split."""
         span = self.windows.size + self.windows.horizon
         firsts = self.opened.first_rows(positions)

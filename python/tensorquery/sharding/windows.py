@@ -68,7 +68,9 @@ class Windows:
         if not (isinstance(self.order, str) and self.order):
             raise ConfigError(f"order={self.order!r} must be the name of a column")
         if self.order in by:
-            raise ConfigError(f"order={self.order!r} is also in by={list(by)}, where it cannot ascend")
+            raise ConfigError(
+                f"order={self.order!r} is also in by={list(by)}, where it cannot ascend"
+            )
         object.__setattr__(self, "by", by)
         object.__setattr__(self, "size", check_positive_int("size", self.size, MOST_ROWS))
         object.__setattr__(self, "stride", check_positive_int("stride", self.stride))
@@ -215,9 +217,7 @@ def find_series(
         cached = kept(name, plan.fingerprint, lambda rows: _is_series(rows, splits))
         if cached is not None:
             return SeriesRows(*cached)
-        found = SeriesRows(
-            *_core.Windows.series(plan, windows.series, windows.order, threads)
-        )
+        found = SeriesRows(*_core.Windows.series(plan, windows.series, windows.order, threads))
         if found.unsorted is None:
             keep(name, plan.fingerprint, [found.counts, found.lengths])
         return found
