@@ -110,7 +110,7 @@ impl Plan {
             None => executable(&self.rewritten, self.shared_splits())?,
         };
         let context = self.query().session().context().task_ctx();
-        Ok(EpochPlan::new(&physical, &partitions, context)?.in_long_batches())
+        EpochPlan::new(&physical, &partitions, context)
     }
 
     /// Says what is wrong with a row.

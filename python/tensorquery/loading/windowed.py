@@ -15,7 +15,14 @@ import numpy as np
 
 from tensorquery import _core
 from tensorquery.errors import ConfigError, DataError
-from tensorquery.sharding.windows import SeriesRows, Windows, check_short, find_series
+from tensorquery.sharding.windows import (
+    SeriesRows,
+    Windows,
+    check_short,
+    find_series,
+    spec_of,
+    wanted_columns,
+)
 from tensorquery.sql.query import Query
 
 if TYPE_CHECKING:
@@ -65,7 +72,7 @@ class SeriesWindows:
         self, plan: _core.Plan, windows: Windows, columns: list[str], series: SeriesRows
     ) -> None:
         self.windows = windows
-        self._spec = windows.spec(columns)
+        self._spec = spec_of(windows, columns)
         self._series = series
         self.core: _core.Windows | None = None
         self.open(plan)
@@ -184,7 +191,7 @@ def find_windows(
         DataError: NULL or equal values where there may be none; or rows are not sorted, and may not be staged.
     """
     names = query.column_names
-    wanted = windows.wanted(names)
+    wanted = wanted_columns(windows, names)
     if len(wanted) < len(names):
         query, names = query.select(wanted), wanted
     by_order = [*windows.series, windows.order]

@@ -21,7 +21,7 @@ from tensorquery.sharding.row_counts import keep, kept
 if TYPE_CHECKING:
     from tensorquery.distributed.broadcast import Channel, Received
 
-__all__ = ["SeriesRows", "Windows", "find_series"]
+__all__ = ["SeriesRows", "Windows", "check_short", "find_series", "spec_of", "wanted_columns"]
 
 SHORT = ("drop", "error")
 
@@ -107,55 +107,59 @@ class Windows:
             self.series, self.order, self.size, self.stride, self.horizon, self.columns, self.target, self.short,
         ]  # fmt: skip
 
-    def inputs_of(self, columns: Sequence[str]) -> list[str]:
-        """The columns of the inputs, of a query with these columns."""
-        if self.columns is not None:
-            return list(self.columns)
-        return [name for name in columns if name not in (*self.series, self.order)]
 
-    def targets_of(self, columns: Sequence[str]) -> list[str]:
-        """The columns of the targets, of a query with these columns."""
-        if not self.horizon:
-            return []
-        return self.inputs_of(columns) if self.target is None else list(self.target)
+def inputs_of(windows: Windows, columns: Sequence[str]) -> list[str]:
+    """The columns of the inputs, of a query with these columns."""
+    if windows.columns is not None:
+        return list(windows.columns)
+    return [name for name in columns if name not in (*windows.series, windows.order)]
 
-    def wanted(self, columns: Sequence[str]) -> list[str]:
-        """Those of a query's columns that samples have.
 
-        Raises:
-            ConfigError: A column is unknown, or two outputs would have one name.
-        """
-        series = [*self.series, self.order]
-        inputs, targets = self.inputs_of(columns), self.targets_of(columns)
-        for name in (*series, *inputs, *targets):
-            if name not in columns:
-                near = nearest_name(name, columns)
-                hint = f"; did you mean {near!r}?" if near else f"; it has {', '.join(columns)}"
-                raise ConfigError(f"windows: the query has no column {name!r}{hint}")
-        if not inputs:
-            raise ConfigError(
-                f"windows: the query has no column beside {', '.join(series)}; select what the samples are made of"
-            )
-        outputs = [*series, *inputs, *map(target_name, targets)]
-        twice = [name for name in outputs if outputs.count(name) > 1]
-        if twice:
-            raise ConfigError(
-                f"windows: two outputs would be named {twice[0]!r}; rename a column in SQL (AS)"
-            )
-        return [name for name in columns if name in {*series, *inputs, *targets}]
+def targets_of(windows: Windows, columns: Sequence[str]) -> list[str]:
+    """The columns of the targets, of a query with these columns."""
+    if not windows.horizon:
+        return []
+    return inputs_of(windows, columns) if windows.target is None else list(windows.target)
 
-    def spec(self, columns: Sequence[str]) -> str:
-        """The windows of a query with these columns, for the core."""
-        return json.dumps(
-            {
-                "size": self.size,
-                "horizon": self.horizon,
-                "stride": self.stride,
-                "first": [*self.series, self.order],
-                "inputs": self.inputs_of(columns),
-                "targets": [[name, target_name(name)] for name in self.targets_of(columns)],
-            }
+
+def wanted_columns(windows: Windows, columns: Sequence[str]) -> list[str]:
+    """Those of a query's columns that samples have.
+
+    Raises:
+        ConfigError: A column is unknown, or two outputs would have one name.
+    """
+    series = [*windows.series, windows.order]
+    inputs, targets = inputs_of(windows, columns), targets_of(windows, columns)
+    for name in (*series, *inputs, *targets):
+        if name not in columns:
+            near = nearest_name(name, columns)
+            hint = f"; did you mean {near!r}?" if near else f"; it has {', '.join(columns)}"
+            raise ConfigError(f"windows: the query has no column {name!r}{hint}")
+    if not inputs:
+        raise ConfigError(
+            f"windows: the query has no column beside {', '.join(series)}; select what the samples are made of"
         )
+    outputs = [*series, *inputs, *map(target_name, targets)]
+    twice = [name for name in outputs if outputs.count(name) > 1]
+    if twice:
+        raise ConfigError(
+            f"windows: two outputs would be named {twice[0]!r}; rename a column in SQL (AS)"
+        )
+    return [name for name in columns if name in {*series, *inputs, *targets}]
+
+
+def spec_of(windows: Windows, columns: Sequence[str]) -> str:
+    """The windows of a query with these columns, for the core."""
+    return json.dumps(
+        {
+            "size": windows.size,
+            "horizon": windows.horizon,
+            "stride": windows.stride,
+            "first": [*windows.series, windows.order],
+            "inputs": inputs_of(windows, columns),
+            "targets": [[name, target_name(name)] for name in targets_of(windows, columns)],
+        }
+    )
 
 
 def target_name(column: str) -> str:
