@@ -2,16 +2,21 @@
 topology and after every resume, in equal steps and exact batches, with the rows that a judge in NumPy gives it."""
 
 import json
+import types
+import unittest.mock
 from itertools import chain, islice, pairwise
 
 import numpy as np
 import pyarrow as pa
 import pytest
+import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import tensorquery as tq
+from ranks import run
 from support import write_parquet
+from tensorquery.sharding import windows
 
 SHAPES = st.tuples(st.integers(1, 7), st.integers(1, 12), st.integers(0, 4))
 """Size, stride and horizon."""
@@ -451,6 +456,35 @@ def test_worker_processes_deliver_every_window_once_and_go_on_after_a_resume(tmp
     other, _ = loader_of(path, 5, 2, 3, split_rows=11, batch_size=2, **options)
     other.load_state_dict(loader.state_dict())
     assert sorted(done + [sample for batch in other for sample in samples(batch)]) == wanted
+
+
+def _one_of_a_group(rank, world_size, path):
+    """The samples of a rank, and whether it looked at the series itself."""
+    torch.distributed.init_process_group("gloo")
+    looked, series = [], tq._core.Windows.series
+
+    def counted(*arguments):
+        looked.append(rank)
+        return series(*arguments)
+
+    with unittest.mock.patch.object(
+        windows, "_core", types.SimpleNamespace(Windows=types.SimpleNamespace(series=counted))
+    ):
+        loader, _ = loader_of(path, 5, 2, 3, split_rows=11, shuffle=True)
+    found = [sample for batch in loader for sample in samples(batch)]
+    torch.distributed.destroy_process_group()
+    return found, len(loader), looked
+
+
+@pytest.mark.slow
+def test_one_rank_of_a_process_group_looks_for_series_for_all(tmp_path, monkeypatch):
+    monkeypatch.setenv("TENSORQUERY_CACHE", str(tmp_path / "cache"))
+    table = table_of([9, 40, 0, 25, 70])
+    path = write_parquet(tmp_path / "rows", table, files=3, row_group=11)
+    answers = run(_one_of_a_group, 2, path)
+    assert sorted(chain(*(found for found, _, _ in answers))) == sorted(judged(table, 5, 2, 3))
+    assert len({steps for _, steps, _ in answers}) == 1
+    assert sum(len(looked) for _, _, looked in answers) == 1
 
 
 @pytest.mark.parametrize(
