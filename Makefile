@@ -21,7 +21,7 @@ BENCH_ARGS ?=
 # DataFusion is compiled once. abi3 needs no interpreter to build against; see Cargo.toml.
 RUST_SOURCES := Cargo.toml Cargo.lock $(shell find src -name '*.rs' 2>/dev/null)
 
-.PHONY: help audit differential differential-planted setup demo docs fetch browser test test-rust test-fast test-python test-times test-shuffled test-cpus coverage test-servers test-faults test-leaks test-signals test-ballista wheel test-wheel prove slt lint bench bench-micro bench-paired bench-epochs bench-rows bench-packing bench-windows bench-iceberg bench-delta bench-scale bench-staging bench-storage bench-device stubtest golden iceberg-fixtures delta-fixtures fixtures fuzz fuzz-collections miri races clean
+.PHONY: help audit differential differential-planted setup demo docs fetch browser test test-rust test-fast test-python test-times test-shuffled test-cpus coverage test-servers test-faults test-leaks test-signals test-ballista wheel test-wheel prove slt lint bench bench-micro bench-paired bench-epochs bench-rows bench-packing bench-windows bench-iceberg bench-delta bench-scale bench-staging bench-storage bench-device stubtest golden iceberg-fixtures delta-fixtures delta-judge fixtures fuzz fuzz-collections miri races clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -110,7 +110,7 @@ browser: ## Install Chromium by apt; tests draw the notebook in it
 	  || echo "make: Chromium not found and not installed, so the tests that draw the notebook will be skipped. Install it: apt install chromium" >&2
 
 test-faults: $(READY) test-servers ## Try every fault of a store on every format, with several seeds (some minutes)
-	TENSORQUERY_LONG_FAULTS=1 $(BIN)/python -m pytest tests/python/storage/test_faults.py
+	TENSORQUERY_LONG_FAULTS=1 $(BIN)/python -m pytest tests/python/storage/test_faults.py tests/python/delta/test_delta_faults.py
 
 HOURS ?= 1
 
@@ -393,6 +393,11 @@ $(SPARK)/delta: $(SPARK)/installed
 
 delta-fixtures: $(SPARK)/delta ## Make the Delta tables of the tests again with Spark
 	$(SPARK)/bin/python tests/fixtures/delta/make_fixtures.py $(SPARK)/delta-spark_2.13-4.0.1.jar:$(SPARK)/delta-storage-4.0.1.jar
+
+delta-judge: ## Record what DuckDB reads in the Delta tables of the tests
+	$(PYTHON) -m venv .cache/delta-judge
+	.cache/delta-judge/bin/python -m pip install --quiet -r tests/fixtures/delta/requirements-judge.txt
+	PYTHONPATH=tests/python/helpers .cache/delta-judge/bin/python tests/fixtures/delta/judge_duckdb.py
 
 golden: $(READY) ## Write the golden texts anew (seconds); git shows changes of plans, orders and states
 	$(BIN)/python tests/python/helpers/golden.py

@@ -159,6 +159,8 @@ bounds! {
     MANIFEST_ITEMS = new("manifest items", 16_000_000, "items", "rewrite the table's manifests");
     /// A deletion vector of Iceberg or Delta.
     DELETION_VECTOR = new("deletion vector", 256 << 20, "bytes", "compact the table");
+    /// A commit of Delta's log, or a checkpoint in JSON.
+    DELTA_COMMIT = new("delta commit", 256 << 20, "bytes", "write a checkpoint, or compact the table");
     /// An answer of a catalog, and all pages of one of its listings.
     CATALOG_ANSWER = of_server("catalog answer", 256 << 20, "bytes", "check the catalog's address");
     /// Pages of a catalog's listing.

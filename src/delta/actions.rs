@@ -2,9 +2,14 @@
 //! Format: <https://github.com/delta-io/delta/blob/master/PROTOCOL.md#actions>.
 
 use std::collections::BTreeMap;
+use std::fmt::Display;
+use std::sync::Arc;
 
+use object_store::path::Path;
+use object_store::{ObjectStore, ObjectStoreExt};
 use serde::{Deserialize, Serialize};
 
+use crate::bounds::{DELTA_COMMIT, check_json};
 use crate::{Error, Result};
 
 /// One line of a commit or of a checkpoint: one of these, or an action that no reader needs.
@@ -154,19 +159,27 @@ pub struct Sidecar {
     pub size_in_bytes: u64,
 }
 
-/// Parses a commit, or a checkpoint that is JSON: an action per line.
+/// Reads a commit, or a checkpoint that is JSON: an action per line.
 ///
 /// # Errors
-/// `Data` naming the line.
-pub fn parse_actions(bytes: &[u8]) -> Result<Vec<Action>> {
+/// `Data` naming the line, or the bound that it exceeds; storage errors as they are.
+pub async fn read_json(store: &Arc<dyn ObjectStore>, path: &Path) -> Result<Vec<Action>> {
+    let found = store.get(path).await?;
+    DELTA_COMMIT.check(found.meta.size, "this file of a Delta log has")?;
+    parse_actions(&found.bytes().await?)
+}
+
+fn parse_actions(bytes: &[u8]) -> Result<Vec<Action>> {
     let mut actions = Vec::new();
     for (number, line) in bytes.split(|byte| *byte == b'\n').enumerate() {
         if line.trim_ascii().is_empty() {
             continue;
         }
-        let action = serde_json::from_slice(line).map_err(|error| {
-            Error::data(format!("line {} is no action of a Delta log: {error}", number + 1))
-        })?;
+        let located = |what: &dyn Display| {
+            Error::data(format!("line {} is no action of a Delta log: {what}", number + 1))
+        };
+        check_json(line).map_err(|error| located(&error.message()))?;
+        let action = serde_json::from_slice(line).map_err(|error| located(&error))?;
         actions.push(action);
     }
     Ok(actions)

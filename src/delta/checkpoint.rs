@@ -7,15 +7,17 @@ use arrow::array::{Array, ArrayRef, AsArray, ListArray, MapArray, StringArray, S
 use arrow::compute::cast;
 use arrow::datatypes::{DataType, Int64Type};
 use arrow::record_batch::RecordBatch;
+use datafusion::datasource::physical_plan::parquet::ParquetFileReaderFactory;
+use datafusion::physical_plan::metrics::ExecutionPlanMetricsSet;
 use futures::TryStreamExt;
 use object_store::path::Path;
-use object_store::{ObjectStore, ObjectStoreExt};
+use object_store::{ObjectMeta, ObjectStore};
 use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions};
-use parquet::arrow::async_reader::{ParquetObjectReader, ParquetRecordBatchStreamBuilder};
-use parquet::file::metadata::ParquetMetaDataReader;
+use parquet::arrow::async_reader::{AsyncFileReader, ParquetRecordBatchStreamBuilder};
 
-use super::actions::{Action, Add, Metadata, Protocol, Sidecar, VectorPlace, parse_actions};
+use super::actions::{Action, Add, Metadata, Protocol, Sidecar, VectorPlace, read_json};
+use crate::formats::CachedFooters;
 use crate::{Error, Result};
 
 /// Rows per batch.
@@ -50,25 +52,20 @@ pub async fn read_checkpoint(
 ) -> Result<Vec<Action>> {
     let located = |error: Error| error.with_context("checkpoint", path);
     if path.as_ref().ends_with(".json") {
-        let bytes = async { store.get(path).await?.bytes().await };
-        let bytes = bytes.await.map_err(|error| located(error.into()))?;
-        return parse_actions(&bytes).map_err(located);
+        return read_json(store, path).await.map_err(located);
     }
-    let batches = read_batches(store, path, size).await.map_err(located)?;
-    let mut actions = Vec::new();
-    for batch in &batches {
-        of_batch(batch, &mut actions).map_err(located)?;
-    }
-    Ok(actions)
+    read_parquet(store, path, size).await.map_err(located)
 }
 
-async fn read_batches(
-    store: &Arc<dyn ObjectStore>,
-    path: &Path,
-    size: u64,
-) -> Result<Vec<RecordBatch>> {
-    let mut reader = ParquetObjectReader::new(Arc::clone(store), path.clone()).with_file_size(size);
-    let footer = ParquetMetaDataReader::new().load_and_finish(&mut reader, size).await?;
+async fn read_parquet(store: &Arc<dyn ObjectStore>, path: &Path, size: u64) -> Result<Vec<Action>> {
+    let (location, last_modified) = (path.clone(), Default::default());
+    let meta = ObjectMeta { location, last_modified, size, e_tag: None, version: None };
+    // Readers that look at footers and pages before they are decoded.
+    let readers = CachedFooters::new(Arc::clone(store), Arc::default(), false);
+    let metrics = ExecutionPlanMetricsSet::new();
+    let mut reader: Box<dyn AsyncFileReader> =
+        readers.create_reader(0, meta.into(), None, &metrics)?;
+    let footer = reader.get_metadata(None).await?;
     let schema = footer.file_metadata().schema_descr();
     let is_read = |leaf: usize| {
         let column = schema.column(leaf);
@@ -81,12 +78,16 @@ async fn read_batches(
         ProjectionMask::leaves(schema, (0..schema.num_columns()).filter(|leaf| is_read(*leaf)));
     // Writers embed Arrow types of their own choice.
     let options = ArrowReaderOptions::new().with_skip_arrow_metadata(true);
-    let metadata = ArrowReaderMetadata::try_new(Arc::new(footer), options)?;
-    let rows = ParquetRecordBatchStreamBuilder::new_with_metadata(reader, metadata)
+    let metadata = ArrowReaderMetadata::try_new(Arc::clone(&footer), options)?;
+    let mut rows = ParquetRecordBatchStreamBuilder::new_with_metadata(reader, metadata)
         .with_batch_size(BATCH_ROWS)
         .with_projection(mask)
         .build()?;
-    Ok(rows.try_collect().await?)
+    let mut actions = Vec::new();
+    while let Some(batch) = rows.try_next().await? {
+        of_batch(&batch, &mut actions)?;
+    }
+    Ok(actions)
 }
 
 /// The actions of a batch, in its order.

@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use futures::{StreamExt, TryStreamExt};
 use object_store::path::Path;
-use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
+use object_store::{ObjectMeta, ObjectStore};
 
-use super::actions::{Action, Add, Metadata, Protocol, parse_actions};
+use super::actions::{Action, Add, Metadata, Protocol, read_json};
 use super::checkpoint::read_checkpoint;
 use super::files::{LogFiles, Segment};
 use super::place::TablePlace;
@@ -65,12 +65,9 @@ pub async fn read_state(
 /// # Errors
 /// `Data` where it is damaged; storage errors as they are.
 pub async fn read_commit(store: &Arc<dyn ObjectStore>, meta: &ObjectMeta) -> Result<Vec<Action>> {
-    let read = async { store.get(&meta.location).await?.bytes().await };
-    let parsed = match read.await {
-        Ok(bytes) => parse_actions(&bytes),
-        Err(error) => Err(error.into()),
-    };
-    parsed.map_err(|error| error.with_context("commit", &meta.location))
+    read_json(store, &meta.location)
+        .await
+        .map_err(|error| error.with_context("commit", &meta.location))
 }
 
 /// The actions of a segment's checkpoint, with those of the files that it names.

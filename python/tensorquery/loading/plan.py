@@ -154,8 +154,8 @@ class DatasetPlan:
         # Windows reach into the next split, so that each rank has all of them, too.
         deal = None if chosen.skips or chosen.windows is not None else self._deal_out
 
-        def plan(staged: Query | Mixture) -> FoundPlan:
-            sizes = (chosen.split_bytes, chosen.split_rows)
+        def plan(staged: Query | Mixture, split_rows: int | None) -> FoundPlan:
+            sizes = (chosen.split_bytes, split_rows)
             with running("planning", self._shows):
                 return find_plan(staged, sizes, channel, deal, options, tolerant=chosen.skips)
 
@@ -163,7 +163,7 @@ class DatasetPlan:
         self._staged: Query | Mixture | None
         if chosen.windows is None:
             self._staged = self._stage_out(own, chosen)
-            found = plan(self._staged)
+            found = plan(self._staged, chosen.split_rows)
         else:
             self._staged, found, self.windows = self._find_windows(own, chosen, plan, channel)
         own = self._staged
@@ -183,7 +183,7 @@ class DatasetPlan:
         self,
         query: Query | Mixture,
         chosen: LoaderOptions,
-        plan: Callable[[Query | Mixture], FoundPlan],
+        plan: Callable[[Query | Mixture, int | None], FoundPlan],
         channel: Channel | None,
     ) -> tuple[Query, FoundPlan, SeriesWindows]:
         """The query that windows are read from, its plan, and the windows."""

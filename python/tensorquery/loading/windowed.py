@@ -15,6 +15,7 @@ import numpy as np
 
 from tensorquery import _core
 from tensorquery.errors import ConfigError, DataError
+from tensorquery.sharding.shards import DEFAULT_SPLIT_BYTES
 from tensorquery.sharding.windows import (
     SeriesRows,
     Windows,
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 
 __all__ = ["SeriesWindows", "Windowing", "check_windows", "find_windows"]
 
+_SPANS = 16
+"""A split has the rows of so many windows side by side at least, unless the user chooses."""
 _WINDOW_BYTES = 64 << 20
 _LEAST_ROWS = 1 << 12
 _MOST_ROWS = 1 << 16
@@ -168,7 +171,7 @@ def find_windows(
     options: LoaderOptions,
     windows: Windows,
     stage_out: Callable[[Query], Query],
-    plan: Callable[[Query], FoundPlan],
+    plan: Callable[[Query, int | None], FoundPlan],
     channel: Channel | None,
     threads: int,
 ) -> tuple[Query, FoundPlan, SeriesWindows]:
@@ -179,7 +182,7 @@ def find_windows(
         options: The options of the loader.
         windows: The options of windows.
         stage_out: Makes a query that reads this one's stages.
-        plan: Plans a staged query.
+        plan: Plans a staged query in splits of so many rows, or as it chooses.
         channel: The ranks that find things out together.
         threads: Splits that decode at the same time.
 
@@ -195,8 +198,19 @@ def find_windows(
     if len(wanted) < len(names):
         query, names = query.select(wanted), wanted
     by_order = [*windows.series, windows.order]
+    span = windows.size + windows.horizon
+
+    def planned(staged: Query) -> FoundPlan:
+        found = plan(staged, options.split_rows)
+        rows, splits = found.plan.known_rows(), found.plan.num_splits
+        is_chosen = options.split_rows is not None or options.split_bytes != DEFAULT_SPLIT_BYTES
+        if is_chosen or rows is None or splits < 2 or rows >= splits * _SPANS * span:
+            return found
+        # Each split also reads the rows of windows that reach into the next one.
+        return plan(staged, _SPANS * span)
+
     staged = stage_out(query._sorted(by_order) if options.stage == "always" else query)
-    found = plan(staged)
+    found = planned(staged)
     series = find_series(found.plan, windows, channel, threads)
     if series.unsorted is not None:
         fix = f"sort the rows by {', '.join(by_order)}"
@@ -208,7 +222,7 @@ def find_windows(
         if options.stage_from is not None:
             raise DataError(f"windows: {series.unsorted}; {fix} in the data of stage_from=")
         staged = stage_out(query._sorted(by_order))
-        found = plan(staged)
+        found = planned(staged)
         series = find_series(found.plan, windows, channel, threads)
         if series.unsorted is not None:
             raise DataError(

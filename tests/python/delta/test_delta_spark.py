@@ -25,7 +25,7 @@ def opened(name, **options):
 def test_the_index_is_not_empty():
     assert len(TABLES) >= 14
     assert len(VERSIONS) >= 50
-    assert not set(FILTERS) - set(TABLES)
+    assert not set(fixtures.FILTERS) - set(TABLES)
 
 
 @pytest.mark.parametrize("name", TABLES)
@@ -51,30 +51,13 @@ def test_small_splits_of_two_ranks_and_two_workers(name):
     assert_same(pa.Table.from_batches(batches), expected)
 
 
-FILTERS = {
-    "dml": ["id % 7 = 3", "region IS NULL", "region = 'a b/ü%2='", "x > 1000", "label = 'updated'", "n IS NULL",
-            "id BETWEEN 290 AND 320 AND region = 'north'", "label > 'a label of more than thirty-two characters 7'"],
-    "mapped_name": ["renamed < 0", "b IS NULL", "part = 'p 1'", "s['z'] = 3", "a IS NOT NULL", '"odd, name" > 25'],
-    "mapped_id": ["renamed > 50", "b > 150", "part = 'p 1' AND b IS NULL"],
-    "types": ["f > 9.85", "isnan(d)", "d = 'Infinity'", "d > 13", "f = 0", "b < -45", "day < '1969-12-05'", "e >= 32.99",
-              "t >= '1970-01-01 00:00:00'", "t < '1000-01-01'", "n > '9999-01-01'", "c > 12000000000000000000", "x IS NULL",
-              "x > 'üüüüüüüüüüüüüüüüüüüüüüüüüüüüüüzzZ'", "id = 1001"],
-    "widened": ["a > 290000000000", "f > 2.85", "f > 2.9", "c = 8", "c > 7.24", "i = 16.5", "j > 28.99", "b >= 3200000",
-                "day >= '1970-01-28'", "p > 1", "day > '1970-01-27 23:00:00'"],
-    "partitions": ["b = 127", "s IS NULL", "i < 0", "l > 5", "f = 1.5", "f = 0", "isnan(d)", "d < 0", "c = 12.345",
-                   "day < '1970-01-01'", "t < '1970-01-01'", "n > '9000-01-01'", "x = 'a b/ü%=:?'", "o", "NOT o", "x IS NULL"],
-    "clustered": ["n < 10", "id >= 150", "n IS NULL AND id < 40"],
-    "stats_as_columns": ["id >= 100", "region = 'north'"],
-}  # fmt: skip
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("name", FILTERS)
+@pytest.mark.parametrize("name", fixtures.FILTERS)
 def test_predicates_lose_and_add_no_row(name):
     """Files, row groups and pages are left out by partition values and statistics; the judge filters Spark's rows."""
     session = opened(name)
     session.register_table("truth", fixtures.truth(name))
-    for predicate in FILTERS[name]:
+    for predicate in fixtures.FILTERS[name]:
         for where in (predicate, f"NOT ({predicate})"):
             found = session.sql(f"SELECT * FROM t WHERE {where}")
             expected = session.sql(f"SELECT * FROM truth WHERE {where}").to_arrow()

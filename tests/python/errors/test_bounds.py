@@ -228,6 +228,27 @@ def test_a_deletion_vector_is_bounded(kind, name):
     assert query.to_arrow().num_rows > 0
 
 
+@pytest.mark.parametrize(
+    ("name", "version", "bound", "file"),
+    [
+        ("dml", 3, "delta commit", "commit"),
+        ("dml", 3, "json values", "commit"),
+        ("v2_json", 3, "delta commit", "checkpoint"),
+        ("v2_json", 3, "levels", "checkpoint"),
+        ("parts", 3, "types", "checkpoint"),
+    ],
+)
+def test_the_log_of_a_delta_table_is_bounded(name, version, bound, file):
+    def register():
+        place = delta_fixtures.open_fixture(name)
+        tq.Session().register_delta("t", place, version=version)
+
+    register()
+    with lowered(**{bound: 2}), pytest.raises(tq.DataError) as caught:
+        register()
+    assert re.search(rf'bound "{bound}" of SECURITY.md.*{file}: .*_delta_log/', str(caught.value))
+
+
 @pytest.mark.parametrize("name", ["list_of_billions", "page_of_a_gigabyte"])
 def test_delete_files_are_looked_at_as_data_files_are(table, name):
     found = Path(__file__).parents[3] / "fuzz" / "regressions" / "parquet" / name

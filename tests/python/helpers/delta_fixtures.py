@@ -6,6 +6,7 @@ name files by absolute paths, so that the tables are unpacked at the one place w
 
 import fcntl
 import functools
+import hashlib
 import json
 import os
 import tarfile
@@ -16,6 +17,25 @@ import pyarrow.parquet as pq
 FOLDER = Path(__file__).parents[2] / "fixtures" / "delta"
 ROOT = Path("/tmp/tensorquery-delta-fixtures")
 INDEX = json.loads((FOLDER / "index.json").read_text())
+
+# Predicates whose answers are compared, over the newest version.
+FILTERS = {
+    "dml": ["id % 7 = 3", "region IS NULL", "region = 'a b/ü%2='", "x > 1000", "label = 'updated'", "n IS NULL",
+            "id BETWEEN 290 AND 320 AND region = 'north'", "label > 'a label of more than thirty-two characters 7'"],
+    "mapped_name": ["renamed < 0", "b IS NULL", "part = 'p 1'", "s['z'] = 3", "a IS NOT NULL", '"odd, name" > 25'],
+    "mapped_id": ["renamed > 50", "b > 150", "part = 'p 1' AND b IS NULL"],
+    "types": ["f > 9.85", "isnan(d)", "d = 'Infinity'", "d > 13", "f = 0", "b < -45", "day < '1969-12-05'", "e >= 32.99",
+              "t >= '1970-01-01 00:00:00'", "t < '1000-01-01'", "n > '9999-01-01'", "c > 12000000000000000000", "x IS NULL",
+              "x > 'üüüüüüüüüüüüüüüüüüüüüüüüüüüüüüzzZ'", "id = 1001"],
+    "widened": ["a > 290000000000", "f > 2.85", "f > 2.9", "c = 8", "c > 7.24", "i = 16.5", "j > 28.99", "b >= 3200000",
+                "day >= '1970-01-28'", "p > 1", "day > '1970-01-27 23:00:00'"],
+    "partitions": ["b = 127", "s IS NULL", "i < 0", "l > 5", "f = 1.5", "f = 0", "isnan(d)", "d < 0", "c = 12.345",
+                   "day < '1970-01-01'", "t < '1970-01-01'", "n > '9000-01-01'", "x = 'a b/ü%=:?'", "o", "NOT o", "x IS NULL"],
+    "clustered": ["n < 10", "id >= 150", "n IS NULL AND id < 40"],
+    "computed": ["key < 500", "day >= '1970-01-02' AND day < '1970-01-04'", "twice > 2000", "key = 480", "day IS NULL"],
+    "z_ordered": ["n < 10", "n IS NULL", "id BETWEEN 70 AND 90", "n > 90 AND id > 100", "x > 30"],
+    "stats_as_columns": ["id >= 100", "region = 'north'"],
+}  # fmt: skip
 
 
 def versions(name):
@@ -39,6 +59,12 @@ def truth(name, version=None):
     _unpack()
     version = versions(name)[-1] if version is None else version
     return pq.read_table(ROOT / name / "truth" / f"{version}.parquet")
+
+
+def digest(table):
+    """The SHA-256 of the rows of an Arrow table, in any order, as Python shows them."""
+    rows = sorted(repr(sorted(row.items())) for row in table.to_pylist())
+    return hashlib.sha256("\n".join(rows).encode()).hexdigest()
 
 
 @functools.cache
