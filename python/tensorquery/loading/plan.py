@@ -354,7 +354,10 @@ class DatasetPlan:
         lists = assign(self.core, self.topology.world_size, 0, "lpt", 0)
         quality = self._dealt.quality(0, lists)
         if quality is not None and quality.warning is not None:
-            warnings.warn(quality.warning, UserWarning, stacklevel=stack_level_outside())
+            words = quality.warning
+            if self.windows is not None:
+                words = words.replace('shuffle="global", ', "")
+            warnings.warn(words, UserWarning, stacklevel=stack_level_outside())
 
     def _count_rows(self) -> list[int]:
         plan = self.core
