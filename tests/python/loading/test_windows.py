@@ -18,6 +18,8 @@ from ranks import run
 from support import write_parquet
 from tensorquery.sharding import windows
 
+pytestmark = pytest.mark.filterwarnings("ignore:the data is sorted by")
+
 SHAPES = st.tuples(st.integers(1, 7), st.integers(1, 12), st.integers(0, 4))
 """Size, stride and horizon."""
 
@@ -151,6 +153,13 @@ def test_every_window_comes_once_on_any_topology_and_after_a_resume_on_another(
     ]
     batches, found = cursors_and_all(loaders)
     assert sorted(found) == sorted(wanted)
+    report = loaders[0].dataset.windowing
+    used = {
+        row for _, _, x, _, *targets in wanted for row in (*x, *(y / 3 for y in chain(*targets)))
+    }
+    assert (report.windows, report.rows) == (len(wanted), table.num_rows)
+    assert report.unused == table.num_rows - len(used)
+    assert report.short == sum(0 < rows < shape[0] + shape[2] for rows in lengths)
     if ranks == 1 and not mixing:
         assert found == wanted
     assert (
@@ -414,7 +423,8 @@ def test_series_are_found_once_and_kept(tmp_path, monkeypatch):
     [kept] = (tmp_path / "cache" / "counts").glob("*-series-*.json")
     body = json.loads(kept.read_text())
     assert body["rows"][1] == [20, 30]
-    again = list(loader_of(path, 4, 1, 0)[0])
+    with unittest.mock.patch.object(windows, "_core", None):
+        again = list(loader_of(path, 4, 1, 0)[0])
     assert len(first) == 16
     assert len(again) == 15
     kept.write_text("{")
