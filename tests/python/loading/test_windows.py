@@ -378,6 +378,9 @@ def test_short_series_are_dropped_and_counted_or_an_error(tmp_path):
     _, dataset = tq.create_dataloader(path=path, windows=tq.Windows(**options))
     assert (dataset.windowing.short, dataset.windowing.windows) == (2, 6)
     assert dataset.windowing.unused == 5
+    apart = tq.Windows(by="sensor", order="t", size=2, stride=5)
+    _, dataset = tq.create_dataloader(path=path, windows=apart)
+    assert (dataset.windowing.windows, dataset.windowing.unused) == (4, 6)
     with pytest.raises(
         tq.DataError, match="2 of 3 series have fewer than the 4 rows.*the shortest 2"
     ):
