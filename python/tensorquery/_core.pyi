@@ -56,6 +56,9 @@ class _ArrowSchema(Protocol):
 _Rows: TypeAlias = Any
 """Anything with ``__arrow_c_stream__`` or ``__arrow_c_array__``."""
 
+_Buffer: TypeAlias = Any
+"""A contiguous array, by the buffer protocol."""
+
 _TensorBatch: TypeAlias = tuple[
     int, Block, list[tuple[int, int] | Block], list[list[str | bytes]], list[list[Any]]
 ]
@@ -695,6 +698,16 @@ def slice_rows(batch: _Rows, start: int, rows: int) -> _Rows:
 
 def merge_batches(schema: _ArrowSchema, pieces: Sequence[_Rows]) -> _Rows:
     """Make one batch of the rows of all pieces."""
+
+def copy_pieces(
+    source: _Buffer, target: _Buffer, width: int, from_: _Buffer, to: _Buffer, lengths: _Buffer
+) -> None:
+    """Copy pieces of `source` into `target`, `width` bytes an element, from the elements `from_` on to the elements `to`."""
+
+def mark_pieces(
+    positions: _Buffer, documents: _Buffer, loss: _Buffer, to: _Buffer, lengths: _Buffer
+) -> None:
+    """Number the elements of each piece in `positions`, write its number to `documents`, and 1 to `loss` for all but its first."""
 
 def function_types(input_types: Sequence[Any], return_type: Any) -> tuple[bytes, list[str]]:
     """Types of arguments and of values as Arrow IPC, and as text; they are given by name or as Arrow types."""

@@ -71,6 +71,6 @@ pub async fn read_between(
         })
     };
     let commits = (from + 1..=to).map(commit).collect::<Result<Vec<&ObjectMeta>>>()?;
-    let read = commits.into_iter().map(|meta| read_commit(store, meta));
+    let read = commits.into_iter().map(|meta| read_commit(store, log, meta));
     futures::stream::iter(read).buffered(AT_ONCE).try_collect().await
 }

@@ -18,7 +18,7 @@ use super::load::footer_rows;
 use super::place::TablePlace;
 use super::replay::{State, read_state};
 use super::schema::{Column, Kind, UTC};
-use super::stats::Stats;
+use super::stats::{Asked, Stats};
 use super::values::records_of;
 use super::vectors::{inline, read_vector};
 use crate::iceberg::KnownColumn;
@@ -250,7 +250,8 @@ impl Feed<'_> {
     }
 
     async fn rows_of(&self, path: &Path, add: &Add) -> Result<u64> {
-        match records_of(add, add.stats.as_deref().map(Stats::parse).as_ref()) {
+        let parsed = |text: &str| Stats::parse(text, &Asked::default());
+        match records_of(add, add.stats.as_deref().map(parsed).as_ref()) {
             Some(rows) => Ok(rows),
             None => footer_rows(self.store, self.place, path, add.size).await,
         }

@@ -17,6 +17,7 @@ use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions};
 use parquet::arrow::async_reader::{AsyncFileReader, ParquetRecordBatchStreamBuilder};
 
 use super::actions::{Action, Add, Metadata, Protocol, Sidecar, VectorPlace, read_json};
+use super::files::LogFiles;
 use crate::formats::CachedFooters;
 use crate::{Error, Result};
 
@@ -47,10 +48,11 @@ const COLUMNS: &[&[&str]] = &[
 /// `Data` where it is damaged; storage errors as they are.
 pub async fn read_checkpoint(
     store: &Arc<dyn ObjectStore>,
+    log: &LogFiles,
     path: &Path,
     size: u64,
 ) -> Result<Vec<Action>> {
-    let located = |error: Error| error.with_context("checkpoint", path);
+    let located = |error: Error| error.with_context("checkpoint", log.describe(path));
     if path.as_ref().ends_with(".json") {
         return read_json(store, path).await.map_err(located);
     }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use object_store::path::Path;
 use object_store::{Error as StoreError, ObjectMeta, ObjectStore};
 
+use super::place::TablePlace;
 use crate::{Error, ErrorKind, Result};
 
 /// The directory of a table's log.
@@ -17,6 +18,8 @@ const SIDECARS: &str = "_sidecars";
 /// The names in a log that belong to versions.
 #[derive(Debug, Default)]
 pub struct LogFiles {
+    /// The table's place.
+    place: TablePlace,
     /// The directory.
     directory: Path,
     /// Commits by version.
@@ -65,23 +68,24 @@ impl Name {
 }
 
 impl LogFiles {
-    /// Lists the log of the table at `root`.
+    /// Lists the log of a table.
     ///
     /// # Errors
     /// `TableNotFound` where there is none; storage errors as they are.
-    pub async fn list(store: &Arc<dyn ObjectStore>, root: &Path, place: &str) -> Result<Self> {
-        let directory = root.clone().join(LOG);
+    pub async fn list(store: &Arc<dyn ObjectStore>, place: &TablePlace) -> Result<Self> {
+        let directory = place.directory.clone().join(LOG);
+        let text = place.text();
         let listed = match store.list_with_delimiter(Some(&directory)).await {
             Ok(listed) => listed.objects,
             Err(StoreError::NotFound { .. }) => Vec::new(),
-            Err(error) => return Err(Error::from(error).with_context("log of", place)),
+            Err(error) => return Err(Error::from(error).with_context("log of", text)),
         };
-        let files = Self::of(directory, listed);
+        let files = Self { place: place.clone(), ..Self::of(directory, listed) };
         if files.commits.is_empty() && files.checkpoints.is_empty() {
             return Err(Error::new(
                 ErrorKind::TableNotFound,
                 format!(
-                    "there is no Delta table at {place}: {place}/{LOG} has neither a commit nor a checkpoint; name \
+                    "there is no Delta table at {text}: {text}/{LOG} has neither a commit nor a checkpoint; name \
                      the table's directory"
                 ),
             ));
@@ -140,6 +144,11 @@ impl LogFiles {
     /// The commits, by version.
     pub fn commits(&self) -> &BTreeMap<i64, ObjectMeta> {
         &self.commits
+    }
+
+    /// A file of the log as a user would write it.
+    pub fn describe(&self, key: &Path) -> String {
+        self.place.describe(key)
     }
 
     /// The place of a part of a checkpoint.

@@ -107,7 +107,7 @@ async fn time_in_commit(
     let lacks =
         || Error::data(format!("commit {version} of table {table} has no inCommitTimestamp"));
     let meta = log.commits().get(&version).ok_or_else(lacks)?;
-    let info = commit_info(&read_commit(store, meta).await?);
+    let info = commit_info(&read_commit(store, log, meta).await?);
     info.in_commit_timestamp.ok_or_else(lacks)
 }
 
@@ -136,12 +136,13 @@ pub async fn commits(
     place: &TablePlace,
     table: &str,
 ) -> Result<Vec<Commit>> {
-    let log = LogFiles::list(store, &place.directory, &place.text()).await?;
+    let log = LogFiles::list(store, place).await?;
     let newest = read_state(store, &log, place, log.latest(), table).await?;
     let from = times_in_commits_from(&newest.metadata).unwrap_or(i64::MAX);
     let times: HashMap<i64, i64> = file_times(&log, from).into_iter().collect();
+    let log = &log;
     let read = log.commits().iter().map(|(version, meta)| async move {
-        Ok::<_, Error>((*version, commit_info(&read_commit(store, meta).await?)))
+        Ok::<_, Error>((*version, commit_info(&read_commit(store, log, meta).await?)))
     });
     let read: Vec<(i64, CommitInfo)> =
         futures::stream::iter(read).buffered(AT_ONCE).try_collect().await?;

@@ -43,7 +43,7 @@ pub async fn load(
     at: &TravelTo,
     scan_filter: Option<String>,
 ) -> Result<(DeltaSpec, FileValues)> {
-    let log = LogFiles::list(store, &place.directory, &place.text()).await?;
+    let log = LogFiles::list(store, place).await?;
     let (state, after, changes) = match at {
         TravelTo::Appended { from, to, .. } => {
             (appended_files(store, &log, place, name, *from, *to).await?, Some(*from), None)
@@ -113,7 +113,7 @@ async fn assemble(
             list_names(&names)
         )));
     }
-    let stats = stats_of(&files);
+    let stats = stats_of(&files, &columns);
     let known = files.iter().zip(&stats).map(|((_, add), stats)| records_of(add, stats.as_ref()));
     let records = with_footers(store, place, &files, known.collect()).await?;
     let partition_columns = &metadata.partition_columns;

@@ -6,7 +6,7 @@ use percent_encoding::percent_decode_str;
 use crate::{Error, Result};
 
 /// The directory of a table in its store.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct TablePlace {
     /// The root of the store, as [`Location::store_root`](crate::storage::Location::store_root).
     pub store: String,

@@ -47,7 +47,7 @@ pub async fn read_state(
 ) -> Result<State> {
     let segment = log.segment(version, table)?;
     let mut replay = Replay::new(place);
-    let commits = segment.commits.iter().rev().map(|(_, meta)| read_commit(store, meta));
+    let commits = segment.commits.iter().rev().map(|(_, meta)| read_commit(store, log, meta));
     // Newest first: what is said later holds.
     let mut commits = futures::stream::iter(commits).buffered(AT_ONCE);
     while let Some(actions) = commits.try_next().await? {
@@ -64,10 +64,13 @@ pub async fn read_state(
 ///
 /// # Errors
 /// `Data` where it is damaged; storage errors as they are.
-pub async fn read_commit(store: &Arc<dyn ObjectStore>, meta: &ObjectMeta) -> Result<Vec<Action>> {
-    read_json(store, &meta.location)
-        .await
-        .map_err(|error| error.with_context("commit", &meta.location))
+pub async fn read_commit(
+    store: &Arc<dyn ObjectStore>,
+    log: &LogFiles,
+    meta: &ObjectMeta,
+) -> Result<Vec<Action>> {
+    let located = |error: Error| error.with_context("commit", log.describe(&meta.location));
+    read_json(store, &meta.location).await.map_err(located)
 }
 
 /// The actions of a segment's checkpoint, with those of the files that it names.
@@ -80,7 +83,7 @@ async fn checkpoint(
     let parts = segment
         .checkpoint
         .iter()
-        .map(|meta| async move { read_checkpoint(store, &meta.location, meta.size).await });
+        .map(|meta| async move { read_checkpoint(store, log, &meta.location, meta.size).await });
     let mut found: Vec<Vec<Action>> =
         futures::stream::iter(parts).buffered(AT_ONCE).try_collect().await?;
     let mut sidecars = Vec::new();
@@ -92,7 +95,7 @@ async fn checkpoint(
         };
         sidecars.push((path, sidecar.size_in_bytes));
     }
-    let sidecars = sidecars.iter().map(|(path, size)| read_checkpoint(store, path, *size));
+    let sidecars = sidecars.iter().map(|(path, size)| read_checkpoint(store, log, path, *size));
     let more: Vec<Vec<Action>> =
         futures::stream::iter(sidecars).buffered(AT_ONCE).try_collect().await?;
     found.extend(more);

@@ -2,11 +2,16 @@
 //! wide. A value that may not bound its column is taken as unknown.
 //! Format: <https://github.com/delta-io/delta/blob/master/PROTOCOL.md#per-file-statistics>.
 
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::fmt;
+
 use arrow::datatypes::{DataType, TimeUnit};
 use chrono::DateTime;
 use datafusion::scalar::ScalarValue;
-use serde::Deserialize;
-use serde_json::{Map, Value};
+use serde::Deserializer;
+use serde::de::{DeserializeSeed, IgnoredAny, MapAccess, Visitor};
+use serde_json::Value;
 
 use super::partition_values::{clock, days};
 use super::schema::{Column, Kind};
@@ -17,20 +22,39 @@ const CUT_MICROS: i64 = 999;
 /// Digits of a decimal that a 64-bit float holds exactly.
 const FLOAT_DIGITS: u8 = 15;
 
-/// The statistics of a file.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase")]
+/// The statistics of a file, of the columns that somebody asked for.
+#[derive(Clone, Debug, Default)]
 pub struct Stats {
     /// Rows stored in the file, deleted ones included.
     pub num_records: Option<u64>,
     /// Whether bounds and counts are of the rows that are not deleted.
     pub tight_bounds: Option<bool>,
-    #[serde(default)]
-    min_values: Map<String, Value>,
-    #[serde(default)]
-    max_values: Map<String, Value>,
-    #[serde(default)]
-    null_count: Map<String, Value>,
+    columns: Vec<Stated>,
+}
+
+/// What statistics say of one column.
+#[derive(Clone, Debug, Default)]
+struct Stated {
+    least: Option<Value>,
+    greatest: Option<Value>,
+    nulls: Option<u64>,
+}
+
+/// The columns whose statistics are asked for: others of a table may be thousands.
+#[derive(Debug, Default)]
+pub struct Asked<'a> {
+    places: HashMap<&'a str, usize>,
+    columns: usize,
+}
+
+impl<'a> Asked<'a> {
+    /// For those of these columns that can have bounds.
+    pub fn of(columns: &'a [Column]) -> Self {
+        let has_bounds = |column: &Column| matches!(column.kind, Kind::Primitive(_));
+        let places = columns.iter().enumerate().filter(|(_, column)| has_bounds(column));
+        let places = places.map(|(place, column)| (column.physical.as_str(), place)).collect();
+        Self { places, columns: columns.len() }
+    }
 }
 
 /// What statistics prove of one column in one file.
@@ -46,26 +70,108 @@ pub struct Proven {
 
 impl Stats {
     /// Parses the text in the log. Statistics are there to help: those that cannot be read do not.
-    pub fn parse(text: &str) -> Self {
-        serde_json::from_str(text).unwrap_or_default()
+    pub fn parse(text: &str, asked: &Asked<'_>) -> Self {
+        let mut parser = serde_json::Deserializer::from_str(text);
+        let parsed = WholeStats(asked).deserialize(&mut parser);
+        parsed.and_then(|stats| parser.end().map(|()| stats)).unwrap_or_default()
     }
 
-    /// What they prove of a column.
-    pub fn of(&self, column: &Column) -> Proven {
+    /// What they prove of a column, which is at this place of those that were asked for.
+    pub fn of(&self, place: usize, column: &Column) -> Proven {
         let Kind::Primitive(data_type) = &column.kind else { return Proven::default() };
-        let value = |values: &Map<String, Value>, is_lower| {
-            bound(values.get(&column.physical)?, data_type, column, is_lower)
-        };
-        let nulls = self.null_count.get(&column.physical).and_then(Value::as_u64);
+        let Some(stated) = self.columns.get(place) else { return Proven::default() };
+        let value =
+            |json: &Option<Value>, is_lower| bound(json.as_ref()?, data_type, column, is_lower);
         Proven {
-            lower: value(&self.min_values, true),
-            upper: value(&self.max_values, false),
+            lower: value(&stated.least, true),
+            upper: value(&stated.greatest, false),
             // Of rows that a deletion vector takes out, too: only none and all say something of the
             // others.
-            nulls: nulls.filter(|nulls| {
+            nulls: stated.nulls.filter(|nulls| {
                 self.tight_bounds != Some(false) || *nulls == 0 || Some(*nulls) == self.num_records
             }),
         }
+    }
+}
+
+/// Reads the statistics of a file, and passes over columns that nobody asked for.
+struct WholeStats<'a>(&'a Asked<'a>);
+
+impl<'de> DeserializeSeed<'de> for WholeStats<'_> {
+    type Value = Stats;
+
+    fn deserialize<D: Deserializer<'de>>(self, parser: D) -> Result<Stats, D::Error> {
+        parser.deserialize_map(self)
+    }
+}
+
+impl<'de> Visitor<'de> for WholeStats<'_> {
+    type Value = Stats;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the statistics of a file")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Stats, A::Error> {
+        let columns = vec![Stated::default(); self.0.columns];
+        let mut stats = Stats { columns, ..Stats::default() };
+        while let Some(key) = map.next_key::<Cow<'de, str>>()? {
+            let columns = &mut stats.columns;
+            match key.as_ref() {
+                "numRecords" => stats.num_records = map.next_value()?,
+                "tightBounds" => stats.tight_bounds = map.next_value()?,
+                "minValues" => {
+                    map.next_value_seed(ByColumn(self.0, |place: usize, json: Value| {
+                        columns[place].least = Some(json);
+                    }))?
+                }
+                "maxValues" => {
+                    map.next_value_seed(ByColumn(self.0, |place: usize, json: Value| {
+                        columns[place].greatest = Some(json);
+                    }))?
+                }
+                "nullCount" => {
+                    map.next_value_seed(ByColumn(self.0, |place: usize, json: Value| {
+                        columns[place].nulls = json.as_u64();
+                    }))?
+                }
+                _ => {
+                    map.next_value::<IgnoredAny>()?;
+                }
+            }
+        }
+        Ok(stats)
+    }
+}
+
+/// Reads an object with a value by column, and gives those that were asked for to a function.
+struct ByColumn<'a, F>(&'a Asked<'a>, F);
+
+impl<'de, F: FnMut(usize, Value)> DeserializeSeed<'de> for ByColumn<'_, F> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, parser: D) -> Result<(), D::Error> {
+        parser.deserialize_map(self)
+    }
+}
+
+impl<'de, F: FnMut(usize, Value)> Visitor<'de> for ByColumn<'_, F> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("values by column")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(mut self, mut map: A) -> Result<(), A::Error> {
+        while let Some(name) = map.next_key::<Cow<'de, str>>()? {
+            match self.0.places.get(name.as_ref()) {
+                Some(place) => (self.1)(*place, map.next_value()?),
+                None => {
+                    map.next_value::<IgnoredAny>()?;
+                }
+            }
+        }
+        Ok(())
     }
 }
 
@@ -151,7 +257,7 @@ mod tests {
         let text = format!(
             r#"{{"numRecords":9,"minValues":{{"c":{least}}},"maxValues":{{"c":{greatest}}},"nullCount":{{"c":2}}}}"#
         );
-        Stats::parse(&text).of(column)
+        Stats::parse(&text, &Asked::of(std::slice::from_ref(column))).of(0, column)
     }
 
     #[test]
@@ -193,9 +299,28 @@ mod tests {
         let of = |nulls: u64| {
             let text =
                 format!(r#"{{"numRecords":9,"tightBounds":false,"nullCount":{{"c":{nulls}}}}}"#);
-            Stats::parse(&text).of(&column(DataType::Int64, &[])).nulls
+            let column = column(DataType::Int64, &[]);
+            Stats::parse(&text, &Asked::of(std::slice::from_ref(&column))).of(0, &column).nulls
         };
         assert_eq!([of(0), of(3), of(9)], [Some(0), None, Some(9)]);
-        assert_eq!(Stats::parse("{broken").num_records, None);
+        assert_eq!(Stats::parse("{broken", &Asked::default()).num_records, None);
+    }
+
+    #[test]
+    fn columns_that_nobody_asked_for_are_passed_over_and_one_fault_leaves_nothing() {
+        let text = r#"{"numRecords":9,"minValues":{"s":{"c":[1]},"c":1,"d":"x"},"other":[{}],"maxValues":{"c":7},
+            "nullCount":{"s":{"c":3},"c":0}}"#;
+        let long = column(DataType::Int64, &[]);
+        let columns = [Column { physical: "d".to_owned(), ..long.clone() }, long.clone()];
+        let asked = Asked::of(&columns);
+        let stats = Stats::parse(text, &asked);
+        let found = stats.of(1, &long);
+        assert_eq!(found.lower, Some(ScalarValue::Int64(Some(1))));
+        assert_eq!(found.upper, Some(ScalarValue::Int64(Some(7))));
+        assert_eq!((found.nulls, stats.num_records), (Some(0), Some(9)));
+        assert_eq!(stats.of(0, &long), Proven::default());
+        for broken in [format!("{text}x"), text.replace("[1]", "[1")] {
+            assert_eq!(Stats::parse(&broken, &asked).num_records, None);
+        }
     }
 }

@@ -1,6 +1,7 @@
 //! What the log knows of the columns of each data file: partition values, bounds, and rows.
 
 use std::collections::HashMap;
+use std::panic::resume_unwind;
 
 use datafusion::scalar::ScalarValue;
 use object_store::path::Path;
@@ -8,7 +9,7 @@ use object_store::path::Path;
 use super::actions::Add;
 use super::partition_values::partition_value;
 use super::schema::{Column, Kind};
-use super::stats::{Proven, Stats};
+use super::stats::{Asked, Proven, Stats};
 use crate::iceberg::{FileValues, KnownColumn};
 use crate::{Error, Result};
 
@@ -17,9 +18,30 @@ pub fn records_of(add: &Add, stats: Option<&Stats>) -> Option<u64> {
     stats.and_then(|stats| stats.num_records).or(add.records)
 }
 
-/// The statistics of each file.
-pub fn stats_of(files: &[(Path, Add)]) -> Vec<Option<Stats>> {
-    files.iter().map(|(_, add)| add.stats.as_deref().map(Stats::parse)).collect()
+/// Files whose statistics one thread parses at least.
+const FILES_OF_THREAD: usize = 1024;
+
+/// The statistics of each file, of the columns that [`values_of`] looks at.
+pub fn stats_of(files: &[(Path, Add)], columns: &[Column]) -> Vec<Option<Stats>> {
+    let asked = Asked::of(columns);
+    let parse = |part: &[(Path, Add)]| -> Vec<Option<Stats>> {
+        let parsed = |text: &str| Stats::parse(text, &asked);
+        part.iter().map(|(_, add)| add.stats.as_deref().map(parsed)).collect()
+    };
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let threads = cores.min(files.len() / FILES_OF_THREAD);
+    if threads <= 1 {
+        return parse(files);
+    }
+    let parse = &parse;
+    std::thread::scope(|scope| {
+        let parts: Vec<_> = files
+            .chunks(files.len().div_ceil(threads))
+            .map(|part| scope.spawn(move || parse(part)))
+            .collect();
+        let ended = parts.into_iter().map(|part| part.join());
+        ended.flat_map(|part| part.unwrap_or_else(|panic| resume_unwind(panic))).collect()
+    })
 }
 
 /// The values and bounds of these files, which have so many rows each; `more` are those of columns
@@ -36,11 +58,11 @@ pub fn values_of(
     more: Vec<KnownColumn>,
 ) -> Result<FileValues> {
     let mut known = more;
-    for column in columns {
+    for (place, column) in columns.iter().enumerate() {
         let Kind::Primitive(_) = &column.kind else { continue };
         known.push(match partition_columns.contains(&column.name) {
             true => constants(files, &records, column)?,
-            false => bounds(stats, column),
+            false => bounds(stats, place, column),
         });
     }
     FileValues::of_columns(records, &known)
@@ -81,10 +103,10 @@ fn constants(files: &[(Path, Add)], records: &[u64], column: &Column) -> Result<
     Ok(known)
 }
 
-fn bounds(stats: &[Option<Stats>], column: &Column) -> KnownColumn {
+fn bounds(stats: &[Option<Stats>], place: usize, column: &Column) -> KnownColumn {
     let mut known = empty(column, false);
     for stats in stats {
-        let proven = stats.as_ref().map_or_else(Proven::default, |stats| stats.of(column));
+        let proven = stats.as_ref().map_or_else(Proven::default, |stats| stats.of(place, column));
         known.lower.push(proven.lower);
         known.upper.push(proven.upper);
         known.nulls.push(proven.nulls);

@@ -13,6 +13,7 @@ mod import;
 mod lease;
 mod logs;
 mod materialize;
+mod pieces;
 mod plan;
 mod query;
 mod row_store;
@@ -55,6 +56,8 @@ fn core_module(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(materialize::stages_of, module)?)?;
     module.add_function(wrap_pyfunction!(materialize::listed, module)?)?;
     module.add_function(wrap_pyfunction!(materialize::cleared, module)?)?;
+    module.add_function(wrap_pyfunction!(pieces::copy_pieces, module)?)?;
+    module.add_function(wrap_pyfunction!(pieces::mark_pieces, module)?)?;
     module.add_function(wrap_pyfunction!(session::quote_identifier, module)?)?;
     module.add_function(wrap_pyfunction!(udf::function_types, module)?)?;
     module.add_function(wrap_pyfunction!(calls::end_calls, module)?)?;

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
+from tensorquery import _core
 from tensorquery.errors import UnsupportedTypeError
 from tensorquery.loading.query_rows import QueryRows
 from tensorquery.loading.tensors import BatchBuilder, Encoded, Jagged, TensorOutput
@@ -78,47 +80,50 @@ class ReadPacks:
         packs, places = len(ends) - 1, np.repeat(np.arange(len(ends) - 1), np.diff(ends))
         before = np.cumsum(lengths) - lengths
         # Where each piece begins in its batch: behind those before it in its pack.
-        first = before[ends[:-1]]
-        begins = places * pack.length + before - first[places]
-        positions = np.arange(int(lengths.sum())) - np.repeat(before, lengths)
-        to = np.repeat(begins, lengths) + positions
+        begins = places * pack.length + before - before[ends[:-1]][places]
 
         # A document whose pieces share the batch is read once.
         distinct, document = np.unique(numbers, return_inverse=True)
         document = document.reshape(-1)
         read = self._rows.take(distinct)
-        size = packs * pack.length
         shape = (packs, pack.length)
-
-        def packed(values: Array, fill: Any) -> Array:
-            made = np.full((size, *values.shape[1:]), fill, values.dtype)
-            made[to] = values
-            return made.reshape(*shape, *values.shape[1:])
+        positions, documents = np.zeros(shape, np.int64), np.full(shape, -1, np.int64)
+        has_loss = np.zeros(shape, np.uint8)
+        _core.mark_pieces(positions, documents, has_loss, begins, lengths)
+        has_loss = has_loss.view(np.bool_)
 
         found: dict[str, Any] = {}
-        has_loss = positions > 0
         for name, values in read.items():
             if name not in pack.columns:
                 found[name] = _chosen(values, document)
                 continue
             elements, offsets = listed(name, values)
-            own = elements[np.repeat(offsets[:-1][document] + starts, lengths) + positions]
+            fill = False if name == pack.loss else pack.pad_of(name)
+            made = np.full((*shape, *elements.shape[1:]), fill, elements.dtype)
+            width = elements.dtype.itemsize * math.prod(elements.shape[1:])
+            own = offsets[:-1][document] + starts
+            _core.copy_pieces(_bytes(elements), _bytes(made), width, own, begins, lengths)
             if name == pack.loss:
-                has_loss &= own != 0
+                has_loss &= made != 0
             else:
-                found[name] = packed(own, pack.pad_of(name))
-        found["position_ids"] = packed(positions, 0)
-        found["document_ids"] = packed(np.repeat(np.arange(len(lengths)), lengths), -1)
+                found[name] = made
+        found["position_ids"] = positions
+        found["document_ids"] = documents
         found["document_rows"] = numbers.copy()
         # The padding of a pack is a sequence of its own.
         bounds = [[0], begins + lengths, np.arange(1, packs + 1) * pack.length]
         found["cu_seqlens"] = np.unique(np.concatenate(bounds)).astype(np.int32)
-        found["loss_mask"] = packed(has_loss, False)
+        found["loss_mask"] = has_loss
         longest = int(np.diff(found["cu_seqlens"]).max(initial=0))
         if self._is_torch:
             found = {name: _as_torch(values) for name, values in found.items()}
         found["max_seqlen"] = longest
         return found
+
+
+def _bytes(values: Array) -> Array:
+    """The memory of an array, which is copied where it is not contiguous."""
+    return np.ascontiguousarray(values).reshape(-1).view(np.uint8)
 
 
 def _chosen(values: Any, at: Array) -> Any:

@@ -49,10 +49,14 @@ def pairs(names):
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "table"), pairs(PASSING))
 def test_rows_are_exact_under_faults_that_pass(faults, places, name, table):
-    faults.set(*PASSING[name])
-    session = table_of(faults, places[table], PATIENT)
-    assert_same(rows_of(session), fixtures.truth(table))
-    assert sum(faults.figures()["hits"].values()) > 0, "the proxy made no fault"
+    hits = 0
+    # A small table takes few requests.
+    for seed in range(3):
+        faults.set(*PASSING[name], seed=seed)
+        session = table_of(faults, places[table], PATIENT)
+        assert_same(rows_of(session), fixtures.truth(table))
+        hits += sum(faults.figures()["hits"].values())
+    assert hits > 0, "the proxy made no fault"
 
 
 @pytest.mark.parametrize(("name", "table"), pairs(STAYING))

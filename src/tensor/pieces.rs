@@ -1,0 +1,111 @@
+//! Pieces of sequences, copied side by side into packs.
+
+use std::ops::Range;
+
+use crate::{Error, Result};
+
+/// Pieces: how many elements each has, and where it begins in the packs of a batch.
+#[derive(Debug)]
+pub struct Pieces {
+    to: Vec<usize>,
+    lengths: Vec<usize>,
+}
+
+impl Pieces {
+    /// Pieces by place and length.
+    ///
+    /// # Errors
+    /// `Config` where these are no places and lengths of equally many pieces.
+    pub fn try_new(to: &[i64], lengths: &[i64]) -> Result<Self> {
+        if to.len() != lengths.len() {
+            return Err(Error::config("pieces need a place and a length each"));
+        }
+        Ok(Self { to: numbers(to)?, lengths: numbers(lengths)? })
+    }
+
+    /// Copies the elements of the pieces, of `width` bytes each, from where they begin in `source`.
+    ///
+    /// # Errors
+    /// `Config` for a piece that does not lie in both.
+    pub fn copy(&self, source: &[u8], target: &mut [u8], width: usize, from: &[i64]) -> Result<()> {
+        if from.len() != self.to.len() {
+            return Err(Error::config("pieces need a place that they come from each"));
+        }
+        for ((from, to), length) in numbers(from)?.into_iter().zip(&self.to).zip(&self.lengths) {
+            let source = range(from, *length, width).and_then(|range| source.get(range));
+            let target = range(*to, *length, width).and_then(|range| target.get_mut(range));
+            let (Some(source), Some(target)) = (source, target) else { return Err(outside()) };
+            target.copy_from_slice(source);
+        }
+        Ok(())
+    }
+
+    /// Numbers the elements of each piece from zero in `positions`, and writes the piece's number to
+    /// `documents`. In `loss` all elements but the first of a piece are marked.
+    ///
+    /// # Errors
+    /// `Config` for a piece that does not lie in one of them.
+    pub fn mark(
+        &self,
+        positions: &mut [i64],
+        documents: &mut [i64],
+        loss: &mut [u8],
+    ) -> Result<()> {
+        for ((number, to), length) in (0_i64..).zip(&self.to).zip(&self.lengths) {
+            let range = range(*to, *length, 1).ok_or_else(outside)?;
+            let positions = positions.get_mut(range.clone()).ok_or_else(outside)?;
+            positions.iter_mut().zip(0..).for_each(|(position, own)| *position = own);
+            documents.get_mut(range.clone()).ok_or_else(outside)?.fill(number);
+            let loss = loss.get_mut(range).ok_or_else(outside)?;
+            loss.iter_mut().skip(1).for_each(|mark| *mark = 1);
+        }
+        Ok(())
+    }
+}
+
+fn numbers(of: &[i64]) -> Result<Vec<usize>> {
+    of.iter().map(|number| usize::try_from(*number).map_err(|_| outside())).collect()
+}
+
+fn range(start: usize, length: usize, width: usize) -> Option<Range<usize>> {
+    let (start, length) = (start.checked_mul(width)?, length.checked_mul(width)?);
+    Some(start..start.checked_add(length)?)
+}
+
+fn outside() -> Error {
+    Error::config("a piece lies outside of its packs, or of what was read")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_are_copied_and_marked_where_they_belong() {
+        let pieces = Pieces::try_new(&[0, 4], &[3, 2]).unwrap();
+        let source = [1, 1, 2, 2, 3, 3, 4, 4, 5, 5];
+        let mut target = [0; 12];
+        pieces.copy(&source, &mut target, 2, &[2, 0]).unwrap();
+        assert_eq!(target, [3, 3, 4, 4, 5, 5, 0, 0, 1, 1, 2, 2]);
+        let (mut positions, mut documents, mut loss) = ([0; 6], [-1; 6], [0; 6]);
+        pieces.mark(&mut positions, &mut documents, &mut loss).unwrap();
+        assert_eq!(positions, [0, 1, 2, 0, 0, 1]);
+        assert_eq!(documents, [0, 0, 0, -1, 1, 1]);
+        assert_eq!(loss, [0, 1, 1, 0, 0, 1]);
+    }
+
+    #[test]
+    fn a_piece_outside_is_an_error() {
+        assert!(Pieces::try_new(&[0], &[1, 2]).is_err());
+        assert!(Pieces::try_new(&[-1], &[1]).is_err());
+        let pieces = Pieces::try_new(&[i64::MAX, 0], &[i64::MAX, 1]).unwrap();
+        assert!(pieces.copy(&[0; 8], &mut [0; 8], 8, &[0, 0]).is_err());
+        let pieces = Pieces::try_new(&[3], &[2]).unwrap();
+        for (source, target, from) in [(4, 8, 3), (8, 4, 0), (8, 8, 7)] {
+            assert!(pieces.copy(&vec![0; source], &mut vec![0; target], 1, &[from]).is_err());
+        }
+        assert!(pieces.copy(&[0; 8], &mut [0; 8], 1, &[]).is_err());
+        assert!(pieces.mark(&mut [0; 5], &mut [0; 4], &mut [0; 5]).is_err());
+        assert!(pieces.mark(&mut [0; 5], &mut [0; 5], &mut [0; 5]).is_ok());
+    }
+}
