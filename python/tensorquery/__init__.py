@@ -38,12 +38,14 @@ from tensorquery.sql.mixture import Mixture, mix
 from tensorquery.sql.quantiles import quantile_boundaries
 from tensorquery.sql.query import Query
 from tensorquery.sql.registry import TableInfo
+from tensorquery.sql.schedule import Schedule
 from tensorquery.sql.session import Session
 from tensorquery.sql.stages import StagedRows, StoredStage, clear_stages, list_stages
 
 if TYPE_CHECKING:
     from tensorquery.integrations.nodes import QueryNode as QueryNode
     from tensorquery.integrations.trainer import QueryTrainerMixin
+    from tensorquery.loading.alteration import Alteration, SourceRows
     from tensorquery.loading.bisect import Culprits, bisect
     from tensorquery.loading.create import create_dataloader
     from tensorquery.loading.dataloader import QueryDataLoader
@@ -55,6 +57,7 @@ if TYPE_CHECKING:
     from tensorquery.metrics.loader_metrics import Metrics
 
 __all__ = [
+    "Alteration",
     "CheckpointMismatchError",
     "ConfigError",
     "Culprits",
@@ -78,12 +81,14 @@ __all__ = [
     "QueryRows",
     "QueryTrainerMixin",
     "RowRange",
+    "Schedule",
     "Seen",
     "SeenRow",
     "Session",
     "Shard",
     "ShardPlan",
     "SnapshotChange",
+    "SourceRows",
     "Split",
     "SplitStrategy",
     "StagedRows",
@@ -114,6 +119,8 @@ __all__ = [
 ]
 
 _NEEDS_TORCH = {
+    "Alteration": "tensorquery.loading.alteration",
+    "SourceRows": "tensorquery.loading.alteration",
     "QueryDataset": "tensorquery.loading.dataset",
     "QueryDataLoader": "tensorquery.loading.dataloader",
     "Packing": "tensorquery.loading.packed",

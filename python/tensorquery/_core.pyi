@@ -37,10 +37,12 @@ __all__ = [
     "__version__",
     "bounds",
     "clear_stages",
+    "copy_pieces",
     "end_calls",
     "function_types",
     "list_stages",
     "lower_bound",
+    "mark_pieces",
     "merge_batches",
     "quote_identifier",
     "read_arrow",
@@ -250,6 +252,8 @@ class Query:
         """The rows of several queries, one after the other; and the driving scans of each."""
     def files(self) -> list[tuple[str, str]]:
         """Name and identity of every file or table in memory that the query can read."""
+    def table_files(self) -> list[tuple[str, str]]:
+        """Path and identity of every file of its tables, as splits name them; that of a file of a lake table is empty."""
     def functions(self) -> list[tuple[str, str]]:
         """Name and digest of every function of the user's that the query calls."""
     def take_warnings(self) -> list[str]:
@@ -557,6 +561,9 @@ class Shards:
         left: bytes | None = None,
     ) -> bytes:
         """What is left of an epoch after `run` (JSON); the others as they were when its shards were dealt."""
+    @staticmethod
+    def left_without(plan: Plan, request: str, counts: Sequence[int], depth: int) -> bytes:
+        """The rows of an epoch without those that `request` excludes, as `left_after` packs them."""
     def size(self, rank: int, worker: int) -> tuple[int | None, int | None]:
         """Batches and rows of a shard, where they are counted."""
     def rows(self, rank: int, worker: int) -> int | None:

@@ -249,6 +249,11 @@ impl PyQuery {
         self.query.files().map_err(to_py)
     }
 
+    /// Path and identity of every file of its tables, as splits name them; see `Query::table_files`.
+    fn table_files(&self) -> Vec<(String, String)> {
+        self.query.table_files()
+    }
+
     /// Name and digest of every function of the user's that the query calls.
     fn functions(&self) -> Vec<(String, String)> {
         self.query.functions()

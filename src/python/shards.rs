@@ -13,7 +13,7 @@ use super::series::PyWindows;
 use super::wait::{at_once, compute, interruptible};
 use crate::session::Plan;
 use crate::sharding::{
-    EarlierRun, Layout, Left, Order, OrderKey, Permutation, RankShare, Shard, ShardCursor,
+    EarlierRun, Layout, Left, Order, OrderKey, Permutation, Ramp, RankShare, Shard, ShardCursor,
     ShardInput, Stop, cursor_of, left_after, resume, shares, weight,
 };
 use crate::stream::RowSource;
@@ -28,7 +28,14 @@ struct Request {
     epoch: u64,
     exclude: Vec<(u32, u64, u64)>,
     source_weights: Vec<u64>,
+    #[serde(default)]
+    ramp: Option<Ramp>,
     stop_first: bool,
+    /// Of what is left of an epoch: see [`ShardInput`].
+    #[serde(default)]
+    steps: u64,
+    #[serde(default)]
+    anew: bool,
 }
 
 /// A deal that runs in the background: its request, and the rows that are dealt.
@@ -88,6 +95,9 @@ impl Request {
             counts,
             sources,
             source_weights: std::mem::take(&mut self.source_weights),
+            ramp: self.ramp.take(),
+            steps: self.steps,
+            anew: self.anew,
             stop_first: self.stop_first,
             exclude: std::mem::take(&mut self.exclude),
             ..ShardInput::default()
@@ -235,6 +245,25 @@ impl PyShards {
         let work = move |stop| {
             deal.run(stop, |_request, input, left, key| {
                 Ok(left_after(input, left, &run, lists.as_deref(), key)?.encode())
+            })
+        };
+        Ok(PyBytes::new(py, &interruptible(py, work)?))
+    }
+
+    /// The rows of an epoch without those that `request` excludes, as bytes like those of
+    /// `left_after`: what is left after `depth` runs, which delivered the excluded rows.
+    #[staticmethod]
+    fn left_without<'py>(
+        py: Python<'py>,
+        plan: &PyPlan,
+        request: &str,
+        counts: Vec<u64>,
+        depth: u64,
+    ) -> PyResult<Bound<'py, PyBytes>> {
+        let deal = Deal::of(plan, request, Some(counts), Vec::new(), None);
+        let work = move |stop| {
+            deal.run(stop, |_request, input, _left, _key| {
+                Ok(Left::new(depth, input.pieces()).encode())
             })
         };
         Ok(PyBytes::new(py, &interruptible(py, work)?))

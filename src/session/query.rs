@@ -172,6 +172,34 @@ impl Query {
         Ok(files)
     }
 
+    /// Every file that its tables have as they are pinned, also those that no split is planned for:
+    /// the path, as splits name it, and an identity as in [`files`](Self::files). Files of Iceberg
+    /// and Delta tables are never rewritten and have an empty one. A table in memory is there under
+    /// the path "memory" of its splits, with the digest of its rows; stages are left out.
+    pub fn table_files(&self) -> Vec<(String, String)> {
+        let mut files = Vec::new();
+        for ((schema, _), registered) in &self.tables {
+            match registered {
+                _ if schema == STAGE_SCHEMA => {}
+                Registered::Files { table, spec } => {
+                    files.extend(spec.files.iter().enumerate().map(|(index, (pin, _))| {
+                        let identity = format!("{} {}", pin.size, pin.content_name());
+                        (table.display_path(index), identity)
+                    }));
+                }
+                Registered::Lake(lake) => {
+                    let count = lake.table.files.len();
+                    files.extend((0..count).map(|at| (lake.table.display_path(at), String::new())));
+                }
+                Registered::Memory { digest, .. } => {
+                    files.push(("memory".to_owned(), digest.clone()));
+                }
+                Registered::View { .. } | Registered::Function(_) | Registered::Moment(_) => {}
+            }
+        }
+        files
+    }
+
     /// Memos of the tables of its path literals, by path.
     ///
     /// # Errors

@@ -2,7 +2,7 @@
 
 /// How many of a batch's `size` rows come from each lane: in proportion to `weights` (evenly where
 /// there are none), of lanes that have `left` rows left. A lane that has too few gives all, the
-/// others the rest.
+/// others the rest; one of weight 0 gives rows only where no other lane has any.
 ///
 /// A pure function of the remaining rows, so that a resumed run goes on as if it had not been
 /// stopped. Over many batches each lane's part is exact but for rounding, also with batches smaller
@@ -18,9 +18,13 @@ pub fn blend(size: u64, left: &[u64], weights: &[u64]) -> Vec<u64> {
     let weight = |lane: usize| match (left[lane], weights.get(lane)) {
         (0, _) => 0,
         (_, None) => 1,
-        (_, Some(weight)) => (*weight).max(1),
+        (_, Some(weight)) => *weight,
     };
     let weights: Vec<u128> = (0..left.len()).map(|lane| u128::from(weight(lane))).collect();
+    if weights.iter().all(|weight| *weight == 0) {
+        // What is left has no weight: it goes round.
+        return blend(size, left, &[]);
+    }
     // The position is counted from the end, so that what is rounded now is made up for later.
     let (mut before, mut after) = (Vec::with_capacity(left.len()), Vec::with_capacity(left.len()));
     divide(total, &weights, &mut before);
@@ -31,7 +35,12 @@ pub fn blend(size: u64, left: &[u64], weights: &[u64]) -> Vec<u64> {
     // Lanes that ran out: the rest goes round.
     let mut given: u64 = shares.iter().sum();
     while given < size {
-        let free: Vec<usize> = (0..left.len()).filter(|lane| shares[*lane] < left[*lane]).collect();
+        let open = |lane: &usize| shares[*lane] < left[*lane];
+        let mut free: Vec<usize> =
+            (0..left.len()).filter(|lane| weights[*lane] > 0 && open(lane)).collect();
+        if free.is_empty() {
+            free = (0..left.len()).filter(open).collect();
+        }
         let each = ((size - given) / free.len().max(1) as u64).max(1);
         for lane in free {
             let more = each.min(left[lane] - shares[lane]).min(size - given);

@@ -1,5 +1,6 @@
 //! Cursors: how far a shard was consumed, and the rest behind it.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -8,6 +9,7 @@ use super::blend::blend;
 use super::even::{Remainder, Schedule};
 use super::interleave::{Interleave, Open};
 use super::order::derive_key;
+use super::ramp::LaneRamp;
 use super::row_slice::{RowSlice, Source, Window};
 use crate::{Error, Result};
 
@@ -340,6 +342,9 @@ pub struct Shard {
     pub lanes: Vec<Lane>,
     /// How lanes share a batch, by lane; empty shares evenly.
     pub lane_weights: Vec<u64>,
+    /// How these change from batch to batch, where they do.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ramp: Option<LaneRamp>,
     /// The sizes of its batches.
     pub schedule: Schedule,
     /// Rows repeated to fill the last batch, as far as they are needed.
@@ -388,8 +393,9 @@ impl Shard {
         if let ([taken], [left]) = (taken.as_mut_slice(), left.as_slice()) {
             *taken = self.schedule.rows_before(batches).min(*left);
         } else {
-            for size in (0..batches).map_while(|batch| self.schedule.size(batch)) {
-                let shares = blend(size, &left, &self.lane_weights);
+            let sizes = (0..batches).map_while(|batch| Some((batch, self.schedule.size(batch)?)));
+            for (batch, size) in sizes {
+                let shares = blend(size, &left, &self.weights_at(batch));
                 for ((taken, left), rows) in taken.iter_mut().zip(&mut left).zip(shares) {
                     *taken += rows;
                     *left -= rows;
@@ -398,6 +404,14 @@ impl Shard {
         }
         let lanes = self.lanes.iter().zip(taken).map(|(lane, rows)| lane.cursor_at(rows)).collect();
         ShardCursor { batches, lanes }
+    }
+
+    /// The weights by which the lanes share the batch of this number.
+    pub fn weights_at(&self, batch: u64) -> Cow<'_, [u64]> {
+        match &self.ramp {
+            Some(ramp) => ramp.at(batch),
+            None => Cow::Borrowed(&self.lane_weights),
+        }
     }
 
     /// Returns true if as many rows lie before `cursor` as its batches have, as far as that is

@@ -11,6 +11,7 @@ use super::lpt::{lpt, round_robin};
 use super::order::{derive_key, epoch_order};
 use super::plan::Builtin;
 use super::quota::{delivered, paddings, rows_of, schedules};
+use super::ramp::Ramped;
 use super::row_slice::{RowSlice, Source};
 use super::share::{Common, RankShare};
 use crate::{Error, ErrorKind, Result};
@@ -212,7 +213,7 @@ fn deal(
         _ => vec![Vec::new(); ranks],
     };
     let mut lanes: Vec<Vec<(u32, Vec<RowSlice>)>> = vec![Vec::new(); ranks];
-    for ((number, pieces), rows) in (0_u32..).zip(by_source).zip(rows) {
+    for ((number, pieces), rows) in (0_u32..).zip(by_source).zip(rows.clone()) {
         input.stop.check()?;
         let mut dealt = match lists {
             Some(lists) => group_by_lists(pieces, lists, ranks, |shard| {
@@ -232,8 +233,20 @@ fn deal(
             lanes.push((number, pieces));
         }
     }
-    let common = Common { depth, source_weights: &input.source_weights, delivered, rows: total };
+    let common = Common {
+        depth,
+        source_weights: &input.source_weights,
+        ramped: ramped(input, rows),
+        delivered,
+        rows: total,
+    };
     finish(input, layout, &common, lanes, padding)
+}
+
+/// How weights change, where so many rows are left by source.
+fn ramped(input: &ShardInput, left: Vec<u64>) -> Option<Ramped> {
+    let (ramp, steps, stop_first) = (input.ramp.clone()?, input.steps, input.stop_first);
+    Some(Ramped { ramp, left, rows: rows_of(&input.pieces()), steps, stop_first })
 }
 
 fn finish(
@@ -343,7 +356,7 @@ fn deal_partitions(
         }
         _ => vec![Vec::new(); ranks as usize],
     };
-    let common = Common { depth, source_weights: &[], delivered: rows, rows };
+    let common = Common { depth, source_weights: &[], ramped: None, delivered: rows, rows };
     finish(input, layout, &common, lanes, padding)
 }
 

@@ -8,6 +8,7 @@ use super::cursor::Mixing;
 use super::even::Remainder;
 use super::order::{derive_key, digest};
 use super::plan::Builtin;
+use super::ramp::Ramp;
 use super::row_slice::{RowSlice, Source};
 use super::stop::Stop;
 use crate::{Error, Result};
@@ -59,6 +60,13 @@ pub struct ShardInput {
     pub sources: Vec<u32>,
     /// By source: its weight in a mixture.
     pub source_weights: Vec<u64>,
+    /// How the sources' weights change, where they do.
+    pub ramp: Option<Ramp>,
+    /// Steps of the epoch before what is left of it.
+    pub steps: u64,
+    /// Whether what is left has other weights than the rows before, so that the end of the epoch
+    /// follows from it alone.
+    pub anew: bool,
     /// Whether a mixture ends with the first source that runs out.
     pub stop_first: bool,
     /// Output rows of splits that are left out: split, first row, one past the last.

@@ -14,8 +14,12 @@ pub(super) fn rows_of(pieces: &[RowSlice]) -> u64 {
 /// end is that of the whole epoch.
 pub(super) fn delivered(input: &ShardInput, left: &[u64]) -> u64 {
     let left_in_all = left.iter().sum();
-    if !input.stop_first {
+    // A ramp says it epoch by epoch.
+    if !input.stop_first || input.ramp.is_some() {
         return left_in_all;
+    }
+    if input.anew {
+        return until_first(left, &input.source_weights);
     }
     let mut rows = vec![0; left.len()];
     for piece in input.pieces() {

@@ -14,6 +14,7 @@ use super::layout::{Layout, OrderKey};
 use super::lpt::{lpt, round_robin};
 use super::plan::Builtin;
 use super::quota::quotas_of_rank;
+use super::ramp::Ramped;
 use super::row_slice::{RowSlice, Source};
 use crate::varint::{Reader, Writer};
 use crate::{Error, Result};
@@ -44,6 +45,9 @@ struct Head {
     numbers: Vec<u32>,
     /// By source, its weight in a mixture.
     source_weights: Vec<u64>,
+    /// How these change, where they do.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    ramped: Option<Ramped>,
     /// Rows that all ranks deliver, and have.
     delivered: u64,
     rows: u64,
@@ -53,6 +57,7 @@ struct Head {
 pub(super) struct Common<'a> {
     pub depth: u64,
     pub source_weights: &'a [u64],
+    pub ramped: Option<Ramped>,
     pub delivered: u64,
     pub rows: u64,
 }
@@ -74,6 +79,7 @@ impl RankShare {
             counted: layout.counted,
             numbers,
             source_weights: common.source_weights.to_vec(),
+            ramped: common.ramped.clone(),
             delivered: common.delivered,
             rows: common.rows,
         };
@@ -130,18 +136,19 @@ impl RankShare {
         }
         let mut shards = match layout.partitions {
             Some(_) => vec![self.of_partitions(layout)?],
-            None => self.of_workers(layout, lists)?,
+            None => self.of_workers(layout, lists, key.epoch)?,
         };
         put_in_order(&mut shards, head.rank, layout, key, head.depth);
         Ok(shards)
     }
 
-    fn schedule(&self, layout: &Layout) -> Result<Schedule> {
+    /// The batches of the rank where all ranks together deliver `delivered` rows.
+    fn schedule(&self, layout: &Layout, delivered: u64) -> Result<Schedule> {
         if !layout.counted && layout.partitions.is_none() {
             return Ok(Schedule::open_ended(layout.batch_size, layout.remainder));
         }
         let (ranks, rank) = (u64::from(layout.world_size), u64::from(self.head.rank));
-        Schedule::of_rank(self.head.delivered, ranks, rank, layout.batch_size, layout.remainder)
+        Schedule::of_rank(delivered, ranks, rank, layout.batch_size, layout.remainder)
     }
 
     fn of_partitions(&self, layout: &Layout) -> Result<Shard> {
@@ -155,15 +162,21 @@ impl RankShare {
         Ok(Shard {
             lanes: lanes.collect(),
             lane_weights: Vec::new(),
-            schedule: self.schedule(layout)?,
+            ramp: None,
+            schedule: self.schedule(layout, self.head.delivered)?,
             padding: self.padding.clone(),
         })
     }
 
-    fn of_workers(&self, layout: &Layout, lists: Lists<'_>) -> Result<Vec<Shard>> {
+    fn of_workers(&self, layout: &Layout, lists: Lists<'_>, epoch: u64) -> Result<Vec<Shard>> {
         let head = &self.head;
         let (workers, rank) = (layout.workers(), head.rank as usize);
-        let own = self.schedule(layout)?;
+        let step_rows = layout.batch_size.saturating_mul(u64::from(head.world_size));
+        let delivered = match &head.ramped {
+            Some(ramped) => ramped.delivered(epoch, step_rows),
+            None => head.delivered,
+        };
+        let own = self.schedule(layout, delivered)?;
         let of_worker = |worker| match layout.counted {
             true => own.of_worker(workers as u64, worker),
             false => own.clone(),
@@ -187,9 +200,14 @@ impl RankShare {
         let mut shards: Vec<Shard> = schedules
             .into_iter()
             .zip(repeated)
-            .map(|(schedule, repeated)| Shard {
+            .zip(0_u64..)
+            .map(|((schedule, repeated), worker)| Shard {
                 lanes: Vec::new(),
                 lane_weights: head.source_weights.clone(),
+                ramp: head
+                    .ramped
+                    .as_ref()
+                    .map(|ramped| ramped.of_worker(epoch, step_rows, workers as u64, worker)),
                 schedule,
                 padding: if repeated > 0 && layout.remainder == Remainder::Pad {
                     self.padding.clone()

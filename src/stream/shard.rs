@@ -230,7 +230,6 @@ impl ShardStream {
         let counters = Arc::new(StreamCounters { equal_lanes, ..StreamCounters::default() });
         let assembler = Assembler {
             lanes: Vec::new(),
-            weights: shard.lane_weights.clone(),
             schedule: shard.schedule.clone(),
             batches: cursor.batches,
             output,
@@ -327,7 +326,6 @@ pub fn tiny(batch_size: usize) -> usize {
 /// The background half.
 struct Assembler {
     lanes: Vec<LaneReader>,
-    weights: Vec<u64>,
     schedule: Schedule,
     batches: u64,
     output: Arc<Output>,
@@ -394,7 +392,8 @@ impl Assembler {
         let mut waiting: Option<Delivered> = None;
         while let Some(size) = self.schedule.size(self.batches) {
             let mut pieces = {
-                let mut take = pin!(take(&mut self.lanes, &self.weights, size));
+                let weights = shard.weights_at(self.batches);
+                let mut take = pin!(take(&mut self.lanes, &weights, size));
                 match poll!(take.as_mut()) {
                     Poll::Ready(pieces) => pieces?,
                     Poll::Pending => {

@@ -230,7 +230,7 @@ proptest! {
 fn small(counts: &[u64], schedule: Schedule) -> Shard {
     let pieces = (0..).zip(counts).map(|(id, rows)| RowSlice::split(id, Some(*rows))).collect();
     let lane = Lane { rests: Vec::new(), pieces, key: 0, mixing: Mixing::NONE, number: 0 };
-    Shard { lanes: vec![lane], lane_weights: Vec::new(), schedule, padding: Vec::new() }
+    Shard { lanes: vec![lane], lane_weights: Vec::new(), ramp: None, schedule, padding: Vec::new() }
 }
 
 /// The data changed since they were counted: rows would be lost or repeated.

@@ -73,7 +73,7 @@ pub fn batches(shard: &Shard, counts: &[u64]) -> Vec<Batch> {
         shard.padding.iter().flat_map(|piece| piece_rows(piece, counts)).collect();
     let mut found = Vec::new();
     while let Some(size) = shard.schedule.size(found.len() as u64) {
-        let shares = blend(size, &left, &shard.lane_weights);
+        let shares = blend(size, &left, &shard.weights_at(found.len() as u64));
         let mut rows: Vec<Row> = Vec::new();
         for ((lane, left), share) in lanes.iter().zip(&mut left).zip(shares) {
             let start = lane.len() - *left as usize;

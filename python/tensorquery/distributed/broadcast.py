@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 from tensorquery import errors
 from tensorquery._util.digests import digest
 from tensorquery.distributed.topology import Topology, group_store
-from tensorquery.errors import StorageError, TensorQueryError
+from tensorquery.errors import ConfigError, StorageError, TensorQueryError
 
 __all__ = ["Channel", "Received", "channel_of"]
 
@@ -32,6 +32,9 @@ PATIENCE = 60.0
 
 GRACE = 5.0
 """Seconds for which the others leave the work to rank 0."""
+
+_SLOWEST = 600.0
+"""Seconds that ranks may lie apart when they agree: a rank may be saving a checkpoint."""
 
 _BEAT = 1.0
 """Seconds between two signs of life of the rank that works."""
@@ -118,6 +121,44 @@ class Channel:
                 raise
         return found
 
+    def agree(self, kind: str, mine: Mapping[str, Any], world_size: int) -> None:
+        """Check that all ranks of the group say the same; each calls it.
+
+        Args:
+            kind: What they agree on, in words.
+            mine: What this rank says, plain data.
+            world_size: Number of ranks.
+
+        Raises:
+            ConfigError: A rank says something else; on all ranks, with what differs.
+            StorageError: A rank does not come within ten minutes, or the store does not answer.
+        """
+        task = _Task(self._store, f"tensorquery/agree/{digest(kind)}/", kind)
+        task.begin(self.rank)
+        task.say(self.rank, mine)
+        # Rank 0 answers for all, so that the store is asked once for each rank.
+        if self.rank:
+            verdict = task.heard("verdict", "rank 0")
+        else:
+            others = (
+                (rank, task.heard(f"said/{rank}", f"rank {rank}")) for rank in range(1, world_size)
+            )
+            verdict = next((told for other in others if (told := _differing(mine, *other))), "")
+            task.say("verdict", verdict)
+        if verdict:
+            raise ConfigError(f"all ranks must agree on {kind}; {verdict}")
+
+
+def _differing(mine: Mapping[str, Any], rank: int, theirs: Mapping[str, Any]) -> str:
+    """What another rank says otherwise than rank 0, in words."""
+    ours = json.loads(json.dumps(mine))
+    wrong = [
+        f"{name} ({str(value)[:200]} on rank 0, {str(theirs.get(name))[:200]} on rank {rank})"
+        for name, value in ours.items()
+        if theirs.get(name) != value
+    ]
+    return f"what differs: {', '.join(wrong)}" if wrong else ""
+
 
 def channel_of(topology: Topology, process_group: Any | None) -> Channel | None:
     """The channel among the ranks of a group; None where they share none: then each finds out everything itself.
@@ -153,6 +194,24 @@ class _Task:
         # Counted in the store, which holds the keys of one group and ends with it.
         turn = self._ask("add", f"{self._prefix}turn/{rank}", 1)
         self._prefix = f"{self._prefix}{turn}/"
+
+    def say(self, name: int | str, what: Any) -> None:
+        """Leave something for the other ranks."""
+        key = f"said/{name}" if isinstance(name, int) else name
+        self._ask("set", f"{self._prefix}{key}", json.dumps(what))
+
+    def heard(self, key: str, who: str) -> Any:
+        """What another rank has left, as soon as it is there."""
+        pause, until = _SHORT, time.monotonic() + _SLOWEST
+        while not self._ask("check", [f"{self._prefix}{key}"]):
+            if time.monotonic() > until:
+                raise StorageError(
+                    f"{who} did not call for {self._kind} within {_SLOWEST:g} seconds of this rank; all ranks must call it at "
+                    "the same step"
+                )
+            time.sleep(pause)
+            pause = min(pause * 1.5, _LONG)
+        return json.loads(self._ask("get", f"{self._prefix}{key}"))
 
     def claim(self, grace: float) -> bool:
         """Whether this rank is the one that works: nobody else was for so many seconds."""

@@ -18,8 +18,9 @@ from typing import Any
 
 from tensorquery import _core
 from tensorquery.errors import CheckpointMismatchError, ConfigError
-from tensorquery.loading.dataloader import LoaderIterator, QueryDataLoader
+from tensorquery.loading.dataloader import QueryDataLoader
 from tensorquery.loading.iterator import Made
+from tensorquery.loading.loader_iterator import LoaderIterator
 
 try:
     from torchdata.nodes import BaseNode

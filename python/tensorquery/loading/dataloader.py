@@ -7,17 +7,16 @@ import os
 import sys
 import time
 import weakref
-from collections.abc import Callable, Generator, Iterator, Mapping
-from inspect import GEN_CLOSED, getgeneratorstate
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch.utils.data import DataLoader
 
-from tensorquery import _core
 from tensorquery.distributed.topology import check_still_alone, threads_for
 from tensorquery.errors import ConfigError, DataError
 from tensorquery.loading.accelerate import AcceleratePrepared, begin
+from tensorquery.loading.alteration import Alteration, Request, key_columns
 from tensorquery.loading.dataset import QueryDataset
 from tensorquery.loading.devices import copies_to, one_ahead
 from tensorquery.loading.epoch_progress import Progress
@@ -28,6 +27,8 @@ from tensorquery.loading.iterator import (
     ShardIterator,
     noted_failures,
 )
+from tensorquery.loading.loader_iterator import LoaderIterator
+from tensorquery.loading.pending import Pending, Standing
 from tensorquery.loading.workers.batch_messages import (
     BatchMessage,
     BatchPacker,
@@ -42,6 +43,9 @@ from tensorquery.metrics.epoch_report import Reporter
 from tensorquery.metrics.iteration import Watch
 from tensorquery.metrics.progress import EpochBar, shows
 from tensorquery.metrics.time_series import LoaderStatistics
+from tensorquery.sql.mixture import Mixture
+from tensorquery.sql.query import Query
+from tensorquery.sql.schedule import Schedule
 
 __all__ = ["LoaderIterator", "QueryDataLoader"]
 
@@ -62,6 +66,10 @@ class QueryDataLoader(AcceleratePrepared, DataLoader[Any]):
     _told: int | None = None
     """The generation of the dataset when the workers started."""
     _watch: Watch | None = None
+    _delivered: weakref.ref[LoaderIterator] | None = None
+    """The newest iterator."""
+    _progress: Progress | None = None
+    """How far it has come."""
 
     def __init__(
         self,
@@ -75,6 +83,7 @@ class QueryDataLoader(AcceleratePrepared, DataLoader[Any]):
         super().__init__(dataset, batch_size=None, collate_fn=BatchPacker(collate_fn), **kwargs)
         dataset._state.workers = self.num_workers
         dataset._state.in_order = getattr(self, "in_order", True)
+        self._pending = Pending()
         iterations = dataset._iterations
         self._sent = iterations.send_to(collate_fn is not None, self.timeout > 0)
         known = iterations.measures
@@ -101,6 +110,16 @@ class QueryDataLoader(AcceleratePrepared, DataLoader[Any]):
 
     def __iter__(self) -> LoaderIterator:  # type: ignore[override]
         """Iterate over one epoch, or the rest of the one that a loaded state belongs to."""
+        delivered = LoaderIterator(self._begun())
+        self._delivered = weakref.ref(delivered)
+        if self.num_workers:
+            self.dataset._state.loop = self._delivered
+        if self._pending:
+            delivered.check_before(self._apply_pending)
+        return delivered
+
+    def _begun(self) -> Generator[Made, None, None]:
+        """Begin an epoch, or the rest of one; see `__iter__`."""
         check_still_alone(self.dataset.topology)
         iterations = self.dataset._iterations
         iterations.settle()
@@ -117,20 +136,18 @@ class QueryDataLoader(AcceleratePrepared, DataLoader[Any]):
                 batches.pin_blocks()
             else:
                 batches.then(self._collate, pin)
-            progress = batches.progress
+            progress = self._progress = batches.progress
             watch = self._watched(progress.epoch, 0)
             made = iter(batches.made, None)
-            return LoaderIterator(self._deliver(made, batches, progress, watch, mine))
+            return self._deliver(made, batches, progress, watch, mine)
         # Not part of the generator, which starts with its first batch: the state is right from now on.
         self.dataset._state.here()
         epoch = self.dataset.epoch if state is None else state["epoch"]
-        progress = self.dataset._state.begin(self.num_workers, epoch, state)
+        progress = self._progress = self.dataset._state.begin(self.num_workers, epoch, state)
         assert iterations.measures is not None
         watch = self._watched(epoch, iterations.measures.begin())
         found = self._from_workers(progress, state, mine, watch)
-        delivered = LoaderIterator(self._deliver(found, watch, progress, watch, mine))
-        self.dataset._state.loop = weakref.ref(delivered)
-        return delivered
+        return self._deliver(found, watch, progress, watch, mine)
 
     def _deliver(
         self,
@@ -414,9 +431,95 @@ class QueryDataLoader(AcceleratePrepared, DataLoader[Any]):
         self.dataset._state.slots.epoch = self._loaded["epoch"]
         # An iterator that is under way must not go on.
         self._newest = None
+        self._pending.clear()
         if self._watch is not None:
             self._leave(self._watch, False)
         self._end_workers()
+
+    def alter(
+        self,
+        query: Query | Mixture | None = None,
+        *,
+        weights: Sequence[float] | Mapping[str, float] | Schedule | None = None,
+        add: Any = None,
+        drop: str | int | Sequence[str | int] | None = None,
+        filters: Any = None,
+        refresh: bool = False,
+        key: str | Sequence[str] | None = None,
+        at_step: int | None = None,
+    ) -> Alteration | None:
+        """Change what is delivered from the next step on, in the middle of an epoch. What was delivered does not come again.
+
+        Of the altered result each row that was not delivered in this epoch comes once; the following epochs deliver all of it.
+        Rows are told apart by file and row, whatever columns, filters and snapshots they came through; a file counts as the
+        same while path, size and time of the last write do. What cannot be told is refused, and then nothing has changed:
+        files with delivered rows that were rewritten (compaction, UPDATE), changed queries of which parts run once (``stage=``)
+        or that make several rows of one. States say which alteration there was when. A run that goes on from one needs no call,
+        but the altered query; weights are taken from the state. All ranks call it at the same step.
+
+        Args:
+            query: The altered query or mixture, with the same columns. Of a mixture, a query that is the same, or has the same
+                name, is the same source. None: the present one, with the changes below.
+            weights: Other weights of the mixture: a list, numbers by name, or a `Schedule`.
+            add: Queries to add, as `mix` takes them: pairs with a weight, where the present ones sum to 1; with `weights` the
+                queries alone.
+            drop: Names, or numbers, of queries to drop.
+            filters: A condition that narrows all queries, as for `Query.select`; or conditions by name of the query.
+            refresh: Move to the current snapshots and versions of Iceberg and Delta tables.
+            key: Columns whose values tell rows of queries that change apart, instead of file and row: after compaction, for
+                joins, and for parts that run once. All rows are read, before and after; no key may be null or there twice.
+            at_step: Alter when each rank has received so many batches of the epoch, counted from its beginning, also over
+                resumes; a loop that is under way does it in time. A state saved before does not know of it. None: now; batches
+                that were read ahead and not received count as not delivered.
+
+        Returns:
+            Rows delivered, left and new, by query; None with a step to come. A loop that is under way goes on with the altered
+            result, else the next one does.
+
+        Raises:
+            ConfigError: Rows cannot be told apart, ranks differ, equal steps are impossible, or an option does not go with it.
+            QueryError: A filter is malformed, or columns differ.
+            DataError: A file cannot be read.
+        """
+        request = Request(query, weights, add, drop, filters, refresh, key_columns(key))
+        if at_step is None:
+            return self._alter(request)
+        state = self.dataset._state
+        now = Standing.of(state, self._loaded)
+        if not self._pending.put(at_step, request, now, now.end(state, self.num_workers)):
+            return self._alter(request)
+        running = self._running()
+        if running is not None:
+            running.check_before(self._apply_pending)
+        return None
+
+    def _alter(self, request: Request) -> Alteration:
+        """Alter what is delivered from the next batch on."""
+        report = self.dataset._alter(request, self.state_dict())
+        state, running = self.dataset._state, self._running()
+        # With its last batch an epoch is over: what comes is the next one, in another loop.
+        is_over = self._progress is not None and self._progress.over
+        self._loaded, state.loaded = state.loaded, None
+        state.awaited = self._loaded
+        if running is not None and is_over:
+            running.close()
+        elif running is not None:
+            running.go_on(self._begun)
+        self._newest = None
+        self._end_workers()
+        return report
+
+    def _apply_pending(self) -> None:
+        """Alter what is due before the next batch."""
+        state = self.dataset._state
+        while (request := self._pending.due(Standing.of(state, self._loaded))) is not None:
+            self._alter(request)
+
+    def _running(self) -> LoaderIterator | None:
+        """The iterator that may be asked for a next batch."""
+        delivered = None if self._delivered is None else self._delivered()
+        newest = self._newest is not None and self._newest[0] == os.getpid()
+        return delivered if delivered is not None and delivered.is_open and newest else None
 
     def _end_workers(self) -> None:
         """End the persistent workers, which know nothing of changes since they started."""
@@ -424,33 +527,6 @@ class QueryDataLoader(AcceleratePrepared, DataLoader[Any]):
         if iterator is not None:
             getattr(iterator, "_shutdown_workers", _nothing)()
             self._iterator = None
-
-
-class LoaderIterator(_core.Delivery):
-    """The batches of a loader in one epoch. Made by ``iter(loader)``.
-
-    A batch counts in the moment in which it is returned: an exception that a signal's handler raises before leaves a state
-    without it. It also ends the iterator.
-
-    Args:
-        batches: Makes them.
-    """
-
-    def __init__(self, batches: Generator[Made, None, None]) -> None:
-        self._batches = batches
-        self.made = batches.__next__
-
-    def failed(self, error: BaseException) -> None:
-        """Nothing is left to do after an error."""
-
-    @property
-    def is_open(self) -> bool:
-        """Whether there may be a next batch."""
-        return getgeneratorstate(self._batches) != GEN_CLOSED
-
-    def close(self) -> None:
-        """Stop reading; nothing where it is closed already."""
-        self._batches.close()
 
 
 _loaders: weakref.WeakSet[QueryDataLoader] = weakref.WeakSet()

@@ -14,6 +14,8 @@ from tensorquery.distributed.broadcast import channel_of
 from tensorquery.distributed.topology import Topology, check_still_alone, detect
 from tensorquery.errors import ConfigError
 from tensorquery.loading.accelerate import refuse_foreign
+from tensorquery.loading.alter import alter
+from tensorquery.loading.alteration import Alteration, Request, key_columns
 from tensorquery.loading.devices import Copies
 from tensorquery.loading.epoch_progress import Progress
 from tensorquery.loading.epoch_state import EpochState
@@ -39,6 +41,7 @@ from tensorquery.sharding.windows import Windows
 from tensorquery.sql.iceberg import SnapshotChange
 from tensorquery.sql.mixture import Mixture
 from tensorquery.sql.query import Query
+from tensorquery.sql.schedule import Schedule
 from tensorquery.sql.stages import StagedRows
 
 __all__ = ["QueryDataset"]
@@ -434,11 +437,13 @@ class QueryDataset(IterableDataset[Any]):
                 "this is a copy of a dataset, which does not refresh; call refresh() of the dataset itself, or make another one"
             )
         if not isinstance(plan.query, Query):
-            raise ConfigError("a mixture has no refresh(); refresh its queries, and mix them again")
+            raise ConfigError(
+                "a mixture has no refresh(); call alter(refresh=True), or refresh its queries and mix them again"
+            )
         iterator = state.iterator()
         if state.loaded is not None or state.awaited is not None or state.is_under_way():
             raise ConfigError(
-                "refresh() belongs between two epochs, and one is under way; finish it, or make a new loader"
+                "refresh() belongs between two epochs, and one is under way; finish it, or call alter(refresh=True) of the loader"
             )
         if iterator is not None:
             iterator.close()
@@ -453,6 +458,70 @@ class QueryDataset(IterableDataset[Any]):
             state.progress, state.ended = Progress(self.epoch, state.progress.workers), None
             state.changed()
         return changes
+
+    def alter(
+        self,
+        query: Query | Mixture | None = None,
+        *,
+        weights: Sequence[float] | Mapping[str, float] | Schedule | None = None,
+        add: Any = None,
+        drop: str | int | Sequence[str | int] | None = None,
+        filters: Any = None,
+        refresh: bool = False,
+        key: str | Sequence[str] | None = None,
+    ) -> Alteration:
+        """Request what is delivered from the next step on, in the middle of an epoch. What was delivered does not come again.
+
+        Of the altered result each row that was not delivered in this epoch comes once; the following epochs deliver all of it.
+        Rows are told apart by file and row, whatever columns, filters and snapshots they came through; a file counts as the
+        same while path, size and time of the last write do. What cannot be told is refused, and then nothing has changed:
+        files with delivered rows that were rewritten (compaction, UPDATE), changed queries of which parts run once (``stage=``)
+        or that make several rows of one. States say which alteration there was when. A run that goes on from one needs no call,
+        but the altered query; weights are taken from the state. All ranks call it at the same step.
+
+        Args:
+            query: The altered query or mixture, with the same columns. Of a mixture, a query that is the same, or has the same
+                name, is the same source. None: the present one, with the changes below.
+            weights: Other weights of the mixture: a list, numbers by name, or a `Schedule`.
+            add: Queries to add, as `mix` takes them: pairs with a weight, where the present ones sum to 1; with `weights` the
+                queries alone.
+            drop: Names, or numbers, of queries to drop.
+            filters: A condition that narrows all queries, as for `Query.select`; or conditions by name of the query.
+            refresh: Move to the current snapshots and versions of Iceberg and Delta tables.
+            key: Columns whose values tell rows of queries that change apart, instead of file and row: after compaction, for
+                joins, and for parts that run once. All rows are read, before and after; no key may be null or there twice.
+
+        Returns:
+            Rows delivered, left and new, by query. An iteration over this dataset that is under way ends: iterate again for the
+            rest. The loader of `create_dataloader` goes on by itself: use its ``alter``.
+
+        Raises:
+            ConfigError: Rows cannot be told apart, ranks differ, equal steps are impossible, or an option does not go with it.
+            QueryError: A filter is malformed, or columns differ.
+            DataError: A file cannot be read.
+        """
+        request = Request(query, weights, add, drop, filters, refresh, key_columns(key))
+        loop = None if self._state.loop is None else self._state.loop()
+        if loop is not None and loop.is_open:
+            raise ConfigError(
+                "a loader delivers this dataset's batches, and its loop would not hear of the change; call alter() of the loader"
+            )
+        return self._alter(request, self.state_dict())
+
+    def _alter(self, request: Request, current: Mapping[str, Any]) -> Alteration:
+        """Alter what is delivered after the state `current`; the next iteration begins with the rest."""
+        refuse_foreign(self)
+        if self.packing is not None:
+            raise ConfigError(
+                "packs and batches by tokens are planned once, so that alter() does not go with them; make a new loader"
+            )
+        state = self._state
+        report, begin = alter(state, request, current)
+        newest = state.iterator()
+        if newest is not None:
+            newest.supersede()
+        state.loaded, state.slots.epoch = begin, begin["epoch"]
+        return report
 
     @property
     def batch_size(self) -> int:

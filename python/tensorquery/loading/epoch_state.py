@@ -19,6 +19,7 @@ from tensorquery.loading.iterator import ShardIterator
 from tensorquery.loading.plan import DatasetPlan
 from tensorquery.loading.tensors import BatchBuilder
 from tensorquery.loading.workers.epoch_slots import EpochSlots
+from tensorquery.sharding.altered import Altered
 from tensorquery.sharding.checkpoint import (
     check_same,
     check_state,
@@ -51,6 +52,7 @@ class EpochState:
         in_order: Whether the loader delivers the batches of its workers in turn.
         starts_workers: Whether our own loader starts its workers just now, and so in the copies that these have.
         deliveries: What was delivered in this process, for the receipt.
+        altered: How the query was altered since the run began; None where it was not.
         generation: How often the plan has changed, or a state was loaded; in a worker, until it was made.
     """
 
@@ -67,6 +69,7 @@ class EpochState:
         self.in_order = True
         self.starts_workers = False
         self.deliveries = Deliveries()
+        self.altered: Altered | None = None
         self.generation = 0
         self._shares_in = os.getpid()
         # The iteration for which a worker process was made: one that starts late must not take from a newer one.
@@ -219,6 +222,8 @@ class EpochState:
             "turns": {str(self.plan.topology.rank): progress.turn} if cursors else {},
             "left": None if progress.left is None else progress.left.to_dict(),
         }
+        if self.altered is not None:
+            state["altered"] = self.altered.to_dict(progress.epoch)
         ended = self.ended
         if cursors and not progress.step and ended is not None and ended.epoch != progress.epoch:
             # Other ranks may still be in that epoch, and their states are merged with this one.
@@ -226,7 +231,7 @@ class EpochState:
                 key: value for key, value in self.of(ended).items() if key in _RUN_OF_STATE
             }
         if progress.base is None:
-            progress.base = check_sum_base(state["layout"], state["left"])
+            progress.base = check_sum_base(state["layout"], state["left"], state.get("altered"))
         state["check"] = check_sum(state, progress.base)
         return state if worker is None else {**state, "worker": worker}
 
@@ -238,10 +243,14 @@ class EpochState:
         """
         checked = check_state(state)
         with self.plan.kept():
+            altered = Altered.read(checked.get("altered"), checked["epoch"])
             self.plan.follow_pins(checked)
+            if altered is not None:
+                self.plan.follow_weights(altered.weights, checked)
             self.plan.follow_quarantine(checked)
             check_same(checked, self.plan.constant, self.plan.file_names())
             self._check_worker(checked)
+        self.altered = altered
         self.changed()
         return checked
 
@@ -312,7 +321,7 @@ class EpochState:
                 "options of order; the state of create_dataloader's loader goes on with others too"
             )
         if left is not None or run["step"]:
-            self._check_numbering(run["layout"], workers)
+            self.check_numbering(run["layout"], workers)
         if left is not None or is_anew:
             # The rows that other ranks left are dealt anew.
             self.plan.widen()
@@ -334,7 +343,7 @@ class EpochState:
         if progress.cursors is not None:
             progress.cursors = list(progress.start)
 
-    def _check_numbering(self, layout: Mapping[str, Any], workers: int) -> None:
+    def check_numbering(self, layout: Mapping[str, Any], workers: int) -> None:
         """Check that rows have the same numbers in a run of `layout` and in this one."""
         if layout["permuted"] != self.plan.epochs.layout(workers)["permuted"]:
             raise CheckpointMismatchError(

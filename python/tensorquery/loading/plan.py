@@ -123,6 +123,11 @@ class DatasetPlan:
         return self.query, alone
 
     @property
+    def skips(self) -> bool:
+        """Whether bad parts of files are left out."""
+        return self._options is not None and self._options.skips
+
+    @property
     def stage_mode(self) -> str:
         """Which parts of the query are staged: "auto", "never" or "always"."""
         return "auto" if self._options is None else self._options.stage
@@ -323,6 +328,20 @@ class DatasetPlan:
         if query is not self.query:
             # Each rank by itself: not all of them need load a state.
             self.open(query)
+
+    def follow_weights(self, weights: Any, state: Mapping[str, Any]) -> None:
+        """Take the weights that a run was altered to, as its state has them."""
+        query = self.query
+        if not isinstance(query, Mixture) or self.is_in_worker:
+            return
+        if state["parts"].get("mixture") != self.constant["parts"].get("mixture"):
+            try:
+                self.open(query._with_exactly(weights))
+            except ConfigError as error:
+                raise CheckpointMismatchError(
+                    f"the state is of a run whose mixture was altered, and its weights are not of this mixture: {error}. Give "
+                    "the altered query"
+                ) from error
 
     @contextmanager
     def kept(self) -> Iterator[None]:

@@ -15,6 +15,7 @@ from typing import Any
 from tensorquery._core import FINGERPRINT_VERSION
 from tensorquery._util.digests import digest
 from tensorquery.errors import CheckpointMismatchError
+from tensorquery.sharding.altered import Altered
 from tensorquery.sharding.left import Left, digest_of_run
 from tensorquery.sharding.packed_cursors import unpack_cursor
 
@@ -117,6 +118,7 @@ def check_state(state: Any) -> dict[str, Any]:
         _check_run(ended)
         _checked_left(ended)
     checked = {**state, "left": _checked_left(state)}
+    Altered.read(state.get("altered"), state["epoch"])
     files = state["parts"].get("files")
     if not isinstance(files, list) or not all(
         isinstance(pair, list) and [type(half) for half in pair] == [str, str] for pair in files
@@ -129,7 +131,7 @@ def check_state(state: Any) -> dict[str, Any]:
     return checked
 
 
-def _checked_left(run: Mapping[str, Any]) -> dict[str, str] | None:
+def _checked_left(run: Mapping[str, Any]) -> dict[str, Any] | None:
     """What was left of the epoch when a run began, as a state has it."""
     left = Left.read(run.get("left", ...))
     return None if left is None else left.to_dict()
@@ -206,15 +208,16 @@ def check_sum(state: Mapping[str, Any], base: int | None = None) -> int:
         base: `check_sum_base` of it, where it is known: that part stays the same while an epoch runs.
     """
     if base is None:
-        base = check_sum_base(state["layout"], state["left"])
+        base = check_sum_base(state["layout"], state["left"], state.get("altered"))
     numbers = [state[key] for key in ("epoch", "step", "turns", "cursors")]
     numbers.append(state.get("ended"))
     return zlib.crc32(json.dumps(numbers, sort_keys=True, default=repr).encode(), base)
 
 
-def check_sum_base(layout: Any, left: Any) -> int:
-    """The checksum of the layout and of what was left when the run began."""
-    return zlib.crc32(json.dumps([layout, left], sort_keys=True, default=repr).encode())
+def check_sum_base(layout: Any, left: Any, altered: Any = None) -> int:
+    """The checksum of the layout, of what was left when the run began, and of alterations before."""
+    parts = [layout, left] if altered is None else [layout, left, altered]
+    return zlib.crc32(json.dumps(parts, sort_keys=True, default=repr).encode())
 
 
 def _sketch(value: Any) -> str:
@@ -393,6 +396,11 @@ def merge_state_dicts(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
                     f"the states are not of one run: {ranks} differ in {key}; merge states that were saved "
                     "at the same time"
                 )
+    for state in checked:
+        if state.get("altered") != first.get("altered"):
+            raise CheckpointMismatchError(
+                "the states are not of one run: ranks differ in what was altered; merge states that were saved at the same time"
+            )
     cursors, turns = _of_ranks(checked)
     if not cursors:
         # Equal steps: each state holds for all ranks.

@@ -22,11 +22,19 @@ ASSIGNMENTS = ("static", "dynamic")
 
 @dataclass(frozen=True)
 class Sources:
-    """Which splits belong to which source of a mixture, and how sources share batches."""
+    """Which splits belong to which source of a mixture, and how sources share batches.
+
+    Attributes:
+        sources: By split, its source.
+        weights: By source, its weight at the start.
+        stop_first: Whether an epoch ends with the first source that runs out.
+        ramp: How weights change, as the core reads it; None where they stay.
+    """
 
     sources: list[int] = field(default_factory=list)
     weights: list[int] = field(default_factory=list)
     stop_first: bool = False
+    ramp: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -122,7 +130,7 @@ class Deal:
             "sample_replacement": self.weighing is None or self.weighing.replacement,
             "num_samples": None if self.weighing is None else self.weighing.num_samples,
             "exclude": digest(self.exclude),
-            "weights of the mixture": self.mixture.weights,
+            "weights of the mixture": [self.mixture.weights, self.mixture.ramp],
             "on_transform_error": "skip" if self.refills else "raise",
         }
 

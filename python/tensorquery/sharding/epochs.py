@@ -128,7 +128,7 @@ class Epochs:
             return None
         if self.counts is None and self._is_counted(0):
             return None
-        request, sources = self._request(self.layout(0), 0), self._deal.mixture.sources
+        request, sources = self._request(self.layout(0), 0, None), self._deal.mixture.sources
         return _core.RankShare.deal(self._plan, request, self.counts, sources)
 
     @property
@@ -270,7 +270,7 @@ class Epochs:
             # It deals each epoch anew, and looks at all splits.
             return self.all_shards(workers, epoch, left)
         self.prepare(workers)
-        request = self._request(self.layout(workers), epoch)
+        request = self._request(self.layout(workers), epoch, left)
         key = ("own", self._known, request, left)
         if key not in self._dealt:
             shards = self._share(workers, epoch, left).shards(self._plan, request)
@@ -286,7 +286,7 @@ class Epochs:
         """
         self.prepare(workers)
         layout = self.layout(workers)
-        request = self._request(layout, epoch)
+        request = self._request(layout, epoch, left)
         key = ("all", self._known, request, left)
         if key not in self._dealt:
             lists = None if left is not None else self._lists(layout, epoch)
@@ -312,7 +312,7 @@ class Epochs:
         self.prepare(layout["num_workers"], run)
         found = _core.Shards.left_after(
             self._plan,
-            self._request(layout, epoch),
+            self._request(layout, epoch, left),
             self.counts,
             self._deal.mixture.sources,
             json.dumps(run),
@@ -321,18 +321,37 @@ class Epochs:
         )
         return Left.of(found, after=(left, run))
 
-    def _request(self, layout: Mapping[str, Any], epoch: int) -> str:
+    def left_without(
+        self, epoch: int, delivered: Sequence[tuple[int, int, int]], steps: int
+    ) -> Left:
+        """What is left of an epoch of which some rows were delivered, by a plan before this one.
+
+        Args:
+            epoch: The epoch.
+            delivered: These rows: split, first output row, one past the last.
+            steps: Batches of each rank before.
+        """
+        request = json.loads(self._request(self.layout(0), epoch, None))
+        request["exclude"] = [*request["exclude"], *delivered]
+        found = _core.Shards.left_without(self._plan, json.dumps(request), self.count(), 1)
+        run = {"layout": self.layout(0), "step": steps, "cursors": {}}
+        return replace(Left.of(found, after=(None, run)), anew=True)
+
+    def _request(self, layout: Mapping[str, Any], epoch: int, left: Left | None) -> str:
         deal = self._deal
-        return json.dumps(
-            {
-                "layout": layout,
-                "seed": deal.seed,
-                "epoch": epoch,
-                "exclude": deal.exclude,
-                "source_weights": deal.mixture.weights,
-                "stop_first": deal.mixture.stop_first,
-            }
-        )
+        request = {
+            "layout": layout,
+            "seed": deal.seed,
+            "epoch": epoch,
+            "exclude": deal.exclude,
+            "source_weights": deal.mixture.weights,
+            "stop_first": deal.mixture.stop_first,
+        }
+        if deal.mixture.ramp is not None:
+            request["ramp"] = deal.mixture.ramp
+        if left is not None:
+            request |= {"steps": left.steps, "anew": left.anew}
+        return json.dumps(request)
 
     def _share(self, workers: int, epoch: int, left: Left | None) -> _core.RankShare:
         """The share of this rank in every epoch, or in the rest of one that was begun before."""
@@ -348,7 +367,7 @@ class Epochs:
             # Two are kept: one share of whole epochs, and one of an epoch that was resumed.
             [share] = _core.RankShare.deal(
                 self._plan,
-                self._request(self.layout(workers), epoch),
+                self._request(self.layout(workers), epoch, left),
                 self.counts,
                 self._deal.mixture.sources,
                 packed(left),
@@ -373,7 +392,7 @@ class Epochs:
         }
         if left is None:
             return digest([layout, self._known])
-        return _RESUMED + digest([layout, self._known, left.rows])
+        return _RESUMED + digest([layout, self._known, left.rows, left.steps, left.anew])
 
     @property
     def _known(self) -> bool:

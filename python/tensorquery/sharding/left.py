@@ -17,6 +17,8 @@ _MOST_TEXT = 16 << 20
 _MOST_BYTES = 32 << 20
 _DIGEST_LETTERS = 16
 _KEYS = {"rows", "after"}
+_OPTIONAL = {"steps", "anew"}
+_MOST = 2**53
 
 
 @dataclass(frozen=True)
@@ -27,16 +29,22 @@ class Left:
         rows: Ranges of rows of splits, and of positions in shuffle windows, as the core packs them: compressed, in
             base 85.
         after: A digest of the run after which they were left, by which ranks that have not begun since are known.
+        steps: Batches of each rank before, of all runs of the epoch. States of older versions do not say.
+        anew: Whether the epoch was altered, so that its end follows from what is left.
     """
 
     rows: str
     after: str
+    steps: int = 0
+    anew: bool = False
 
     @classmethod
     def of(cls, found: bytes, after: tuple[Left | None, Mapping[str, Any]]) -> Left:
         """Pack what the core found after a run, which began with what was left before."""
         text = base64.b85encode(zlib.compress(found, 9)).decode()
-        return cls(text, digest_of_run(*after))
+        before, run = after
+        steps = run["step"] + (0 if before is None else before.steps)
+        return cls(text, digest_of_run(*after), steps, before is not None and before.anew)
 
     @classmethod
     def read(cls, found: Any) -> Left | None:
@@ -47,18 +55,27 @@ class Left:
         """
         if found is None:
             return None
-        if not isinstance(found, Mapping) or set(found) != _KEYS:
+        if not isinstance(found, Mapping) or set(found) - _OPTIONAL != _KEYS:
             raise _damaged("is no mapping of 'rows' and 'after'")
         rows, after = found["rows"], found["after"]
+        steps, anew = found.get("steps", 0), found.get("anew", False)
+        if type(steps) is not int or not 0 <= steps < _MOST or type(anew) is not bool:
+            raise _damaged(f"is after {str(steps)[:60]} steps, which no rank has taken")
         if not isinstance(rows, str) or not isinstance(after, str):
             raise _damaged("is no text")
         if len(rows) > _MOST_TEXT or len(after) != _DIGEST_LETTERS:
             raise _damaged(f"has {len(rows) + len(after)} letters, more or fewer than any has")
-        return cls(rows, after)
+        return cls(rows, after, steps, anew)
 
-    def to_dict(self) -> dict[str, str]:
+    def to_dict(self) -> dict[str, Any]:
         """As plain data for a state."""
-        return {"rows": self.rows, "after": self.after}
+        steps = {"steps": self.steps} if self.steps else {}
+        return {
+            "rows": self.rows,
+            "after": self.after,
+            **steps,
+            **({"anew": True} if self.anew else {}),
+        }
 
     def packed(self) -> bytes:
         """The bytes that the core packed.

@@ -599,6 +599,8 @@ def test_a_state_of_other_windows_is_refused_and_receipts_are(tmp_path):
         other.load_state_dict(loader.state_dict())
     with pytest.raises(tq.ConfigError, match="a row is in many windows"):
         dataset.receipt()
+    with pytest.raises(tq.ConfigError, match=r"windows= does not go with alter\(\)"):
+        loader.alter(filters="x > 1")
     with pytest.raises(tq.ConfigError, match="no mixture"):
         query = tq.Session().sql(f"SELECT * FROM '{path}'")
         tq.create_dataloader(
