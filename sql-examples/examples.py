@@ -55,9 +55,16 @@ def read(path: Path) -> Example:
         raise ValueError(f"{path}: the loader must be tq.create_dataloader(query, …)")
     if [ast.unparse(argument) for argument in call.args] != ["query"]:
         raise ValueError(f"{path}: the loader's one positional argument must be query")
-    options = {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in call.keywords}
+    options = {str(keyword.arg): value(keyword.value) for keyword in call.keywords}
     is_staged = not header(path, sql, "Staged").startswith("nothing")
     return Example(path.stem, sql, [name for name in tables if name != "none"], options, is_staged)
+
+
+def value(node: ast.expr) -> Any:
+    """Return the value of an option: a literal, or ``tq.Windows`` of literals."""
+    if isinstance(node, ast.Call) and ast.unparse(node.func) == "tq.Windows" and not node.args:
+        return tq.Windows(**{str(each.arg): ast.literal_eval(each.value) for each in node.keywords})
+    return ast.literal_eval(node)
 
 
 def header(path: Path, sql: str, key: str) -> str:

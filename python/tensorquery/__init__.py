@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from tensorquery.loading.seen import Seen, SeenRow, TouchedCheckpoint, seen
     from tensorquery.loading.tensors import Encoded, Jagged, to_tensors
     from tensorquery.loading.verify import EpochVerification, Verification, verify
+    from tensorquery.loading.windowed import Windowing
     from tensorquery.metrics.loader_metrics import Metrics
     from tensorquery.metrics.time_series import LoaderStatistics
     from tensorquery.sharding.bad_files import Quarantined
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from tensorquery.sharding.shard_plan import Shard, ShardPlan
     from tensorquery.sharding.shards import RowRange, Split, SplitStrategy
     from tensorquery.sharding.trace import Trace, TraceRange
+    from tensorquery.sharding.windows import Windows
     from tensorquery.sql.asof import asof_join
     from tensorquery.sql.iceberg import SnapshotChange
     from tensorquery.sql.mixture import Mixture, mix
@@ -104,6 +106,8 @@ __all__ = [
     "TraceRange",
     "UnsupportedTypeError",
     "Verification",
+    "Windowing",
+    "Windows",
     "__version__",
     "asof_join",
     "bisect",
@@ -155,6 +159,8 @@ _AT_FIRST_USE = {
     "Trace": "tensorquery.sharding.trace",
     "TraceRange": "tensorquery.sharding.trace",
     "Verification": "tensorquery.loading.verify",
+    "Windowing": "tensorquery.loading.windowed",
+    "Windows": "tensorquery.sharding.windows",
     "asof_join": "tensorquery.sql.asof",
     "bisect": "tensorquery.loading.bisect",
     "clear_stages": "tensorquery.sql.stages",

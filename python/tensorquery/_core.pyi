@@ -33,6 +33,7 @@ __all__ = [
     "SplitVerifier",
     "Stage",
     "TensorConverter",
+    "Windows",
     "__version__",
     "bounds",
     "clear_stages",
@@ -222,6 +223,8 @@ class Query:
         """
     def expressions(self, list: str) -> Query:
         """Make the query of expressions over the rows, as they stand behind SELECT."""
+    def sorted(self, columns: Sequence[str]) -> Query:
+        """Make the query of its rows in ascending order of columns."""
     def refreshed(self, at: Mapping[str, tuple[int, int]] = ...) -> tuple[Query, list[_ChangeRow]]:
         """The query over its Iceberg tables as they are now, or at these snapshots; and what changed."""
     def moment(self) -> str | None:
@@ -331,11 +334,12 @@ class Plan:
         lends: bool = False,
         loose: bool = False,
         refills: bool = False,
+        windows: Windows | None = None,
     ) -> BatchStream:
         """Start reading a shard from a cursor on; JSON options make tensors, None Arrow batches.
 
         With `lends`, a column may have memory of its own: its slot is a block of its own. With `loose`, the block of
-        each batch is a `LooseBlock`. With `refills`, batches are full while there are rows.
+        each batch is a `LooseBlock`. With `refills`, batches are full while there are rows. With `windows`, rows are these.
         """
     def stream_taken(
         self,
@@ -347,6 +351,7 @@ class Plan:
         threads: int,
         tensor_options: str | None,
         loose: bool = False,
+        windows: Windows | None = None,
     ) -> BatchStream:
         """Start reading pieces that a worker takes from its rank, as long as the iteration is under way."""
     def positions(
@@ -476,6 +481,30 @@ class Stage:
         """Convert rows by number, in the order given; `rows` is a buffer of uint64."""
     def remove(self) -> None:
         """Delete its files; whoever has it open keeps reading."""
+
+@final
+class Windows:
+    """Windows over series of a plan's rows, each a row of the split in which it begins."""
+
+    def __new__(
+        cls, plan: Plan, spec: str, counts: Sequence[int], lengths: Sequence[int]
+    ) -> Windows:
+        """Lay out windows as `spec` (JSON) says, over splits of `counts` rows that are series of `lengths` rows."""
+    @staticmethod
+    def series(
+        plan: Plan, by: Sequence[str], order: str, threads: int
+    ) -> tuple[list[int], list[int], str | None]:
+        """Read the columns of all rows once: the rows by split and by series; or the first row out of its place, in words."""
+    def counts(self) -> list[int]:
+        """Windows by split."""
+    @property
+    def window_bytes(self) -> int:
+        """Bytes of a window, about."""
+    def first_rows(self, windows: Sequence[tuple[int, int]]) -> list[int]:
+        """The first row of each window (split, and number there), among all rows."""
+    def places(self, rows: Sequence[int]) -> list[tuple[int, int]]:
+        """The split of each of these rows, and its number there."""
+    def __arrow_c_schema__(self) -> object: ...
 
 @final
 class RankShare:

@@ -148,6 +148,19 @@ impl Matrix {
         }
     }
 
+    /// Writes all rows: the bytes of their numbers, in any number of pieces.
+    pub(crate) fn fill<'a>(&mut self, pieces: impl Iterator<Item = &'a [u8]>) {
+        let bytes = self.rows * self.width * self.size;
+        let mut rest = &mut self.memory.as_mut_slice()[self.start..][..bytes];
+        for piece in pieces {
+            let (front, after) = rest.split_at_mut(piece.len());
+            front.copy_from_slice(piece);
+            rest = after;
+        }
+        // What no piece has is of earlier content.
+        rest.fill(0);
+    }
+
     /// Says which numbers of a column are null.
     pub(crate) fn set_nulls(&mut self, column: usize, nulls: Option<&NullBuffer>) {
         let Some(nulls) = nulls.filter(|nulls| nulls.null_count() > 0) else { return };

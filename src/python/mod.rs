@@ -17,6 +17,7 @@ mod pieces;
 mod plan;
 mod query;
 mod row_store;
+mod series;
 mod session;
 mod shards;
 mod stream;
@@ -48,6 +49,7 @@ fn core_module(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<count::PySplitCounter>()?;
     module.add_class::<verify::PySplitVerifier>()?;
     module.add_class::<row_store::PyStage>()?;
+    module.add_class::<series::PyWindows>()?;
     module.add_class::<stream::BatchStream>()?;
     module.add_class::<delivery::Delivery>()?;
     module.add_function(wrap_pyfunction!(materialize::stage_query, module)?)?;

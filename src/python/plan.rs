@@ -11,6 +11,7 @@ use super::count::PySplitCounter;
 use super::error::to_py;
 use super::filesystem::{Shipped, from_shipped, to_shipped};
 use super::row_store::PyStage;
+use super::series::PyWindows;
 use super::shards::PyShards;
 use super::stream::{BatchStream, IoCounts};
 use super::verify::PySplitVerifier;
@@ -312,7 +313,7 @@ impl PyPlan {
     /// block; with `loose`, too, that block is one whose parts are put together where it is copied.
     /// With `refills` batches are full while there are rows.
     #[expect(clippy::too_many_arguments, reason = "keyword arguments of one Python call")]
-    #[pyo3(signature = (shards, rank, worker, cursor, threads, tensor_options, stage=None, lends=false, loose=false, refills=false))]
+    #[pyo3(signature = (shards, rank, worker, cursor, threads, tensor_options, stage=None, lends=false, loose=false, refills=false, windows=None))]
     fn stream(
         &self,
         py: Python<'_>,
@@ -326,14 +327,15 @@ impl PyPlan {
         lends: bool,
         loose: bool,
         refills: bool,
+        windows: Option<&PyWindows>,
     ) -> PyResult<BatchStream> {
         let (mut shard, cursor) = at_once(|| shards.at(rank, worker, &cursor))?;
         if refills {
             shard = Arc::new(shard.open_ended());
         }
         let start = || -> Result<ShardStream> {
-            let mut source = shards.source(&self.plan, stage)?;
-            let mut output = self.output(tensor_options)?;
+            let mut source = shards.source(&self.plan, stage, windows)?;
+            let mut output = self.output(tensor_options, windows)?;
             let lends = lends || loose;
             if lends {
                 output = output.lending();
@@ -356,7 +358,7 @@ impl PyPlan {
     /// Starts reading the pieces of its rank that `worker` takes from `counter`, as long as
     /// `iteration` is under way. `loose` as for [`stream`](Self::stream).
     #[expect(clippy::too_many_arguments, reason = "keyword arguments of one Python call")]
-    #[pyo3(signature = (shards, rank, worker, counter, iteration, threads, tensor_options, loose=false))]
+    #[pyo3(signature = (shards, rank, worker, counter, iteration, threads, tensor_options, loose=false, windows=None))]
     fn stream_taken(
         &self,
         py: Python<'_>,
@@ -368,12 +370,13 @@ impl PyPlan {
         threads: usize,
         tensor_options: Option<&str>,
         loose: bool,
+        windows: Option<&PyWindows>,
     ) -> PyResult<BatchStream> {
         let (shard, pieces) = at_once(|| shards.of_taker(rank, worker))?;
         let feed = Arc::new(WorkQueue::new(counter.counter(), iteration, pieces));
         let start = || -> Result<ShardStream> {
-            let source = shards.source(&self.plan, None)?;
-            let output = self.output(tensor_options)?;
+            let source = shards.source(&self.plan, None, windows)?;
+            let output = self.output(tensor_options, windows)?;
             let output = Arc::new(if loose { output.lending() } else { output });
             ShardStream::start_fed(source, &shard, threads, output, Arc::clone(&feed))
         };
@@ -473,8 +476,11 @@ impl PyPlan {
 }
 
 impl PyPlan {
-    fn output(&self, tensor_options: Option<&str>) -> Result<Output> {
-        let schema = self.plan.schema();
+    fn output(&self, tensor_options: Option<&str>, windows: Option<&PyWindows>) -> Result<Output> {
+        let schema = match windows {
+            Some(windows) => Arc::clone(windows.reader().schema()),
+            None => self.plan.schema(),
+        };
         let Some(text) = tensor_options else { return Ok(Output::Arrow(schema)) };
         let options: TensorOptions = serde_json::from_str(text)
             .map_err(|error| Error::config(format!("bad tensor options: {error}")))?;

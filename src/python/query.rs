@@ -165,6 +165,13 @@ impl PyQuery {
         Ok(Self { query: wait(py, || planned(select))? })
     }
 
+    /// Its rows in ascending order of columns.
+    fn sorted(&self, py: Python<'_>, columns: Vec<String>) -> PyResult<Self> {
+        let query = self.query.clone();
+        let sort = move || async move { query.sorted(columns).await };
+        Ok(Self { query: wait(py, || planned(sort))? })
+    }
+
     fn __arrow_c_schema__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyCapsule>> {
         schema_capsule(py, &self.query.schema())
     }

@@ -9,6 +9,7 @@ use serde::Deserialize;
 use super::error::to_py;
 use super::plan::PyPlan;
 use super::row_store::PyStage;
+use super::series::PyWindows;
 use super::wait::{at_once, compute, interruptible};
 use crate::session::Plan;
 use crate::sharding::{
@@ -386,10 +387,21 @@ impl PyShards {
             })
     }
 
-    /// Where the rows of these shards lie: in the plan, or in a stage of it.
-    pub fn source(&self, plan: &Plan, stage: Option<&PyStage>) -> Result<RowSource> {
+    /// Where the rows of these shards lie: in the plan, in a stage of it, or as windows over it.
+    pub fn source(
+        &self,
+        plan: &Plan,
+        stage: Option<&PyStage>,
+        windows: Option<&PyWindows>,
+    ) -> Result<RowSource> {
         match (self.permuted, stage) {
-            (None, None) => Ok(RowSource::Plan(plan.epoch()?)),
+            (None, None) => {
+                let plan = plan.epoch()?;
+                Ok(match windows.map(|windows| Arc::clone(windows.reader())) {
+                    Some(reader) => RowSource::Windows { plan, reader },
+                    None => RowSource::Plan(plan),
+                })
+            }
             (Some((key, rows)), Some(stage)) => {
                 let order = match stage.drawing() {
                     Some(drawing) => drawing.order(key)?,

@@ -48,6 +48,8 @@ pub enum Layer {
     },
     /// Expressions over the rows of the last definition, as they stand behind SELECT.
     Expressions(String),
+    /// The rows of the last definition, in ascending order of columns.
+    Sorted(Vec<String>),
     /// The rows of the last so many definitions, one after the other.
     UnionAll(usize),
 }
@@ -146,6 +148,22 @@ impl Definition {
         Self::over(layer, vec![of], query, relations, text, is_catalog)
     }
 
+    /// The rows of a definition in ascending order of columns.
+    ///
+    /// # Errors
+    /// `Query` where there are too many layers.
+    pub fn sorted(of: Arc<Self>, columns: Vec<String>) -> Result<Self> {
+        let list: Vec<String> = columns.iter().map(|name| quote_identifier(name)).collect();
+        let order = format!("ORDER BY {}", list.join(", "));
+        let mut query = parse_select(&format!("SELECT * {order}"))?;
+        if let SetExpr::Select(select) = &mut *query.body {
+            select.from.push(TableWithJoins { relation: input(0, "given"), joins: Vec::new() });
+        }
+        let text = format!("SELECT * FROM (\n{}\n) AS given\n{order}", of.as_relation());
+        let made = Self::over(Layer::Sorted(columns), vec![of], query, 0, text, |_| false)?;
+        Ok(Self { is_ordered: true, ..made })
+    }
+
     /// The rows of several definitions, one after the other.
     ///
     /// # Errors
@@ -205,6 +223,7 @@ impl Definition {
                 Layer::Expressions(list) => {
                     Self::expressions(made.pop().ok_or_else(malformed)?, &list, &is_catalog)?
                 }
+                Layer::Sorted(columns) => Self::sorted(made.pop().ok_or_else(malformed)?, columns)?,
                 Layer::UnionAll(count) => {
                     let first = made.len().checked_sub(count).ok_or_else(malformed)?;
                     Self::union_all(made.split_off(first))?

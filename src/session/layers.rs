@@ -23,6 +23,15 @@ impl Query {
         self.session().query_above(Arc::new(made), self).await
     }
 
+    /// Its rows in ascending order of columns.
+    ///
+    /// # Errors
+    /// `Query` for an unknown column, or one of a type without an order.
+    pub async fn sorted(&self, columns: Vec<String>) -> Result<Self> {
+        let made = Definition::sorted(Arc::clone(self.definition()), columns)?;
+        self.session().query_above(Arc::new(made), self).await
+    }
+
     /// The definition of some columns (None: all) of its rows that a predicate keeps. Nothing is
     /// bound: see [`select`](Self::select).
     ///

@@ -291,6 +291,27 @@ impl Query {
         self.physical_plan_of(&plan).await
     }
 
+    /// The physical plan of the same rows with these output columns alone.
+    ///
+    /// # Errors
+    /// `Config` for a column that the query does not have.
+    pub(super) async fn physical_plan_of_columns(
+        &self,
+        names: &[&str],
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        use datafusion::common::Column;
+        use datafusion::logical_expr::Expr;
+        let schema = self.plan.schema();
+        let column = |name: &&str| {
+            let place = schema.fields().iter().position(|field| field.name() == name);
+            let place = place.ok_or_else(|| Error::config(format!("no column {name:?}")))?;
+            Ok(Expr::Column(Column::from(schema.qualified_field(place))))
+        };
+        let columns: Vec<Expr> = names.iter().map(column).collect::<Result<_>>()?;
+        let plan = LogicalPlanBuilder::from(self.plan.clone()).project(columns)?.build()?;
+        self.physical_plan_of(&plan).await
+    }
+
     /// Runs the query in this process and streams its rows.
     ///
     /// # Errors

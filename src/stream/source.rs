@@ -12,6 +12,7 @@ use tokio::runtime::Handle;
 use super::queue::RowQueue;
 use super::reads::Reads;
 use super::rows::Rows;
+use super::series::WindowReader;
 use super::shuffle;
 use crate::formats::BatchEnds;
 use crate::materialize::rows_of;
@@ -60,6 +61,13 @@ pub enum RowSource {
         /// Positions of one split.
         rows: u64,
     },
+    /// Windows over the rows of a plan's splits, each in the split of its first row.
+    Windows {
+        /// The rows.
+        plan: EpochPlan,
+        /// Makes windows of them.
+        reader: Arc<WindowReader>,
+    },
     /// Splits of so many rows, whose rows are their own positions: the deliveries of a shard,
     /// without reading it.
     Positions(Arc<[u64]>),
@@ -77,7 +85,7 @@ impl RowSource {
     /// Stored bytes of a fetched split in the mean, and the bytes that may be held while they are
     /// fetched; None where nothing is fetched over a network.
     pub(super) fn fetched(&self) -> Option<(u64, u64)> {
-        let Self::Plan(plan) = self else { return None };
+        let (Self::Plan(plan) | Self::Windows { plan, .. }) = self else { return None };
         let limit = plan.memory_limit().map_or(FETCHED_BYTES, |limit| limit as u64 / FETCHED_PART);
         (plan.split_bytes() > 0).then(|| (plan.split_bytes(), limit.min(FETCHED_BYTES)))
     }
@@ -87,6 +95,9 @@ impl RowSource {
     pub fn in_long_batches(self) -> Self {
         match self {
             Self::Plan(plan) => Self::Plan(plan.in_long_batches()),
+            Self::Windows { plan, reader } => {
+                Self::Windows { plan: plan.in_long_batches(), reader }
+            }
             other => other,
         }
     }
@@ -107,6 +118,7 @@ impl RowSource {
     pub(super) fn matrices(&self) -> usize {
         match self {
             Self::Plan(plan) => plan.matrices(),
+            Self::Windows { reader, .. } => reader.lists(),
             Self::Permuted { .. } | Self::Positions(_) => 0,
         }
     }
@@ -131,10 +143,12 @@ impl RowSource {
                 if let Some(file) = self.file_of(id) {
                     reads.opened(file);
                 }
+                let reads = Arc::clone(reads);
                 let open = async move {
                     // To the end where it must be seen that no row follows.
                     let end = piece.end.filter(|_| !piece.to_end).unwrap_or(u64::MAX);
-                    let (rows, skipped) = source.execute_rows(id, piece.start..end, cuts).await?;
+                    let wanted = piece.start..end;
+                    let (rows, skipped) = source.execute_rows(id, wanted, cuts, &reads).await?;
                     Ok::<_, Error>(trim(rows, &piece, id, skipped))
                 };
                 stream::once(open).try_flatten().boxed()
@@ -146,7 +160,7 @@ impl RowSource {
     fn file_of(&self, id: u32) -> Option<(u32, u32)> {
         match self {
             Self::Plan(plan) => plan.file_of(id),
-            Self::Permuted { .. } | Self::Positions(_) => None,
+            Self::Windows { .. } | Self::Permuted { .. } | Self::Positions(_) => None,
         }
     }
 
@@ -157,8 +171,13 @@ impl RowSource {
         id: u32,
         wanted: Range<u64>,
         cuts: Option<BatchEnds>,
+        reads: &Arc<Reads>,
     ) -> Result<(Batches, u64)> {
         match self {
+            Self::Windows { plan, reader } => {
+                let skipped = wanted.start;
+                Ok((reader.read(plan, id, wanted, cuts, reads), skipped))
+            }
             Self::Plan(plan) => {
                 let (rows, skipped) = plan.execute_rows(id, wanted, cuts).await?;
                 let schema = plan.schema();

@@ -139,6 +139,9 @@ def _refuse(plan: DatasetPlan, state: EpochState) -> None:
         'on_transform_error="skip"'
         if deal.refills
         else "": "fills batches up with rows that no step names",
+        "windows="
+        if plan.windows is not None
+        else "": "has many samples of one row, so that delivered rows cannot be taken off; make a new loader",
         'on_error="skip"'
         if plan.skips
         else "": "has found the bad parts of the files that the query had before",

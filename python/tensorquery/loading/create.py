@@ -32,6 +32,7 @@ from tensorquery.metrics.progress import check_progress, running, shows
 from tensorquery.sharding.bad_files import check_on_error
 from tensorquery.sharding.packing import Pack
 from tensorquery.sharding.shards import DEFAULT_SPLIT_BYTES, SplitStrategy
+from tensorquery.sharding.windows import Windows
 from tensorquery.sql.credentials import CredentialProvider
 from tensorquery.sql.file_tables import FileSource, PathOrPaths, table_format_of
 from tensorquery.sql.iceberg import is_iceberg_name, register_from_config
@@ -70,6 +71,7 @@ def create_dataloader(
     pack: Pack | None = None,
     batch_tokens: int | None = None,
     bucket_by: str | None = None,
+    windows: Windows | None = None,
     num_workers: int | None = 0,
     shuffle: bool | str = False,
     shuffle_seed: int = 42,
@@ -156,6 +158,8 @@ def create_dataloader(
             of lists that `pad` fills counts with its padding. Rows are written to local disk first.
         bucket_by: With `batch_tokens`: a list column, or a column of lengths, that says each row's tokens, and by which rows
             of about equal length come together. None: the only list column, and rows keep their order.
+        windows: Samples are windows over series: ``tq.Windows(by="sensor", order="t", size=96, stride=24, horizon=24)``. A batch
+            then has `batch_size` windows; see ``docs/windows.md``.
         num_workers: 0 decodes in Rust threads of this process; N starts N worker processes, for heavy
             Python transforms; None is max(1, cpus - 1).
         shuffle: Permute the splits by seed and epoch, read several of them in turn, and mix their rows in a

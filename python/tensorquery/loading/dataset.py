@@ -27,6 +27,7 @@ from tensorquery.loading.refill import check_refilled
 from tensorquery.loading.snapshot_pins import agreed
 from tensorquery.loading.tensors import TENSOR_OPTIONS, TensorOutput
 from tensorquery.loading.tracer import Tracer
+from tensorquery.loading.windowed import Windowing
 from tensorquery.loading.workers.batch_runs import BatchRuns
 from tensorquery.loading.workers.liveness import end_with_trainer, end_with_what_is_lost
 from tensorquery.metrics.loader_metrics import Metrics
@@ -35,6 +36,7 @@ from tensorquery.sharding.failed_rows import FailedRow
 from tensorquery.sharding.shard_plan import ShardPlan
 from tensorquery.sharding.shards import DEFAULT_SPLIT_BYTES, SplitStrategy
 from tensorquery.sharding.trace import Trace
+from tensorquery.sharding.windows import Windows
 from tensorquery.sql.iceberg import SnapshotChange
 from tensorquery.sql.mixture import Mixture
 from tensorquery.sql.query import Query
@@ -137,6 +139,7 @@ class QueryDataset(IterableDataset[Any]):
             and listed in `failed_rows`, and batches are filled up with the rows that follow. See `create_dataloader`.
         max_transform_errors: Rows of a rank (of a worker, where there are worker processes) that may fail in an epoch; one more
             is an error. None is 1,000.
+        windows: Samples are windows over series, see `Windows`: where this says rows, it then means windows.
         **tensor_kwargs: ``nulls``, ``stack``, ``pad``, ``categories``, ``decimal`` and ``keyed``; see `to_tensors`.
 
     Raises:
@@ -186,6 +189,7 @@ class QueryDataset(IterableDataset[Any]):
         transform_threads: int | None = None,
         on_transform_error: str = "raise",
         max_transform_errors: int | None = None,
+        windows: Windows | None = None,
         **tensor_kwargs: Any,
     ) -> None:
         if not isinstance(query, Query | Mixture):
@@ -265,6 +269,11 @@ class QueryDataset(IterableDataset[Any]):
             StorageError: A file cannot be reached.
         """
         return self._plan.quarantined if self.packing is None else self.packing.rows.quarantined
+
+    @property
+    def windowing(self) -> Windowing | None:
+        """How many windows there are with ``windows=``, and which rows are in none; None without it."""
+        return None if self._plan.windows is None else self._plan.windows.report
 
     @property
     def failed_rows(self) -> list[FailedRow]:
@@ -396,6 +405,11 @@ class QueryDataset(IterableDataset[Any]):
         if self.packing is not None:
             raise ConfigError(
                 "receipts name rows of the query, and packs hold rows and pieces of them; keep document_rows of the batches"
+            )
+        if self._plan.windows is not None:
+            raise ConfigError(
+                "receipts name rows that are delivered once, and a row is in many windows; keep the batches' columns of by= and "
+                "order=, or ask trace() for the rows of a batch"
             )
         state = self._state
         # An epoch may be over with its last batch.

@@ -14,6 +14,7 @@ from tensorquery._util.options import (
     check_non_negative_int,
     check_positive_int,
 )
+from tensorquery.errors import ConfigError
 from tensorquery.loading.keyed import check_keyed
 from tensorquery.loading.refill import Skipping, check_refilled, check_skipping
 from tensorquery.loading.tensors import TensorOutput, tensor_options
@@ -24,6 +25,7 @@ from tensorquery.sharding.deal import Deal
 from tensorquery.sharding.shards import DEFAULT_SPLIT_BYTES, SplitStrategy, check_strategy
 from tensorquery.sharding.trace import excluded_ranges
 from tensorquery.sharding.weighted_sampling import weighing_of
+from tensorquery.sharding.windows import Windows
 from tensorquery.sql.materialize import Staging
 from tensorquery.sql.query import Query
 
@@ -74,6 +76,7 @@ class LoaderOptions:
     transform_threads: int | None = None
     on_transform_error: str = "raise"
     max_transform_errors: int | None = None
+    windows: Windows | None = None
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> LoaderOptions:
@@ -92,6 +95,10 @@ class LoaderOptions:
         check_positive_int("batch_size", self.batch_size, MOST_BATCH_ROWS)
         if self.shuffle_buffer_size is not None:
             check_positive_int("shuffle_buffer_size", self.shuffle_buffer_size)
+        if self.windows is not None and not isinstance(self.windows, Windows):
+            raise ConfigError(
+                f'windows={self.windows!r} must be a tensorquery.Windows, such as tq.Windows(by="sensor", order="t", size=96)'
+            )
         if self.transform is not None:
             check_callable("transform", self.transform)
         check_progress(self.show_progress)

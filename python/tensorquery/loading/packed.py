@@ -198,6 +198,7 @@ def _check_options(query: Any, options: LoaderOptions, name: str) -> None:
             options.on_transform_error != "raise",
             "leaves out single rows of a batch; let transform catch the error",
         ),
+        "windows=": (options.windows is not None, "makes samples of fixed length; use one of them"),
         f"output_format={options.output_format!r}": (
             options.output_format
             not in (OF_TENSORS if name == "batch_tokens" else ("torch", "numpy", "jax")),

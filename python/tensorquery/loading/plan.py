@@ -6,7 +6,7 @@ import copy
 import logging
 import os
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -22,6 +22,7 @@ from tensorquery.loading.epoch_progress import Progress
 from tensorquery.loading.options import LoaderOptions
 from tensorquery.loading.shared_plan import FoundPlan, find_plan
 from tensorquery.loading.tensors import BatchBuilder, TensorOutput
+from tensorquery.loading.windowed import SeriesWindows, check_windows, find_windows
 from tensorquery.metrics.progress import running, shows
 from tensorquery.sharding.bad_files import Quarantine, Quarantined
 from tensorquery.sharding.checkpoint import FORMAT, VERSION, file_digests
@@ -44,7 +45,7 @@ Recipe = tuple[str, list[bytes], list[tuple[str, Any]]]
 
 _OPENED = (
     "query", "_staged", "core", "builder", "stage", "deal", "quarantine", "constant", "_whole", "_recipe", "_share_recipe",
-    "_stage_path", "_dealt",
+    "_stage_path", "_dealt", "windows",
 )  # fmt: skip
 """The attributes that `DatasetPlan.open` and `_take` set."""
 
@@ -68,6 +69,7 @@ class DatasetPlan:
         core: The splits; None in a worker before `move`.
         builder: Builds batches; None in a worker before `move`.
         stage: Rows at random access, where an epoch is an order of single rows.
+        windows: The windows that are samples; None: rows are.
         quarantine: The bad files and splits.
         constant: What every state of this run begins with.
         planned_in: The worker process in which this copy was planned again.
@@ -77,6 +79,7 @@ class DatasetPlan:
     core: _core.Plan | None
     builder: BatchBuilder | None
     stage: _core.Stage | None
+    windows: SeriesWindows | None = None
     quarantine: Quarantine
     constant: dict[str, Any]
 
@@ -149,29 +152,34 @@ class DatasetPlan:
         chosen = self._options
         assert chosen is not None, "a copy has no query to open"
         self.query = own
-        # A stage stays as long as somebody reads it.
-        self._staged: Query | Mixture | None = self._stage_out(own, chosen)
-        own = self._staged
+        if chosen.windows is not None:
+            check_windows(own, chosen, chosen.windows)
         options = {
             **self.deal.options(self.topology.world_size),
             "on_error": "skip" if chosen.skips else "raise",
         }
         # With on_error="skip" no rank can deal before all splits are verified, which the ranks do together: then each
         # rank gets the whole plan, and there are no shares.
-        deal = None if chosen.skips else self._deal_out
-        with running("planning", self._shows):
-            found = find_plan(
-                own,
-                (chosen.split_bytes, chosen.split_rows),
-                channel,
-                deal,
-                options,
-                tolerant=chosen.skips,
-            )
+        # Windows reach into the next split, so that each rank has all of them, too.
+        deal = None if chosen.skips or chosen.windows is not None else self._deal_out
+
+        def plan(staged: Query | Mixture, split_rows: int | None) -> FoundPlan:
+            sizes = (chosen.split_bytes, split_rows)
+            with running("planning", self._shows):
+                return find_plan(staged, sizes, channel, deal, options, tolerant=chosen.skips)
+
+        # A stage stays as long as somebody reads it.
+        self._staged: Query | Mixture | None
+        if chosen.windows is None:
+            self._staged = self._stage_out(own, chosen)
+            found = plan(self._staged, chosen.split_rows)
+        else:
+            self._staged, found, self.windows = self._find_windows(own, chosen, plan, channel)
+        own = self._staged
         if self.deal.weighing is not None:
             _core.Stage.check_weight(found.plan, self.deal.weighing.column)
         self._whole = found.whole
-        self.builder = self.output.builder(found.plan)
+        self.builder = self._builder_of(found.plan)
         self.quarantine = Quarantine(own._core, found.plan, skips=chosen.skips)
         if self.quarantine.is_settled:
             self._take(found)
@@ -179,6 +187,29 @@ class DatasetPlan:
             # The bad splits, and so the dealt ones, are found when they are needed: a state may name them.
             self._adopt(found.plan)
             self.constant = self._describe(own, found.plan)
+
+    def _find_windows(
+        self,
+        query: Query | Mixture,
+        chosen: LoaderOptions,
+        plan: Callable[[Query | Mixture, int | None], FoundPlan],
+        channel: Channel | None,
+    ) -> tuple[Query, FoundPlan, SeriesWindows]:
+        """The query that windows are read from, its plan, and the windows."""
+        assert isinstance(query, Query)
+        assert chosen.windows is not None
+
+        def stage_out(query: Query) -> Query:
+            staged = self._stage_out(query, chosen)
+            assert isinstance(staged, Query)
+            return staged
+
+        threads = threads_for(self.topology, 0)
+        return find_windows(query, chosen, chosen.windows, stage_out, plan, channel, threads)
+
+    def _builder_of(self, plan: _core.Plan) -> BatchBuilder:
+        """Builds batches of rows, or of windows over them."""
+        return self.output.builder(plan if self.windows is None else self.windows.opened)
 
     def _stage_out(self, query: Query | Mixture, chosen: LoaderOptions) -> Query | Mixture:
         """The query with its stages in place of the staged parts."""
@@ -224,6 +255,9 @@ class DatasetPlan:
         """How all splits of a plan are dealt."""
         if isinstance(self.query, Mixture):
             self.deal = replace(self.deal, mixture=self.query._sources(plan))
+        if self.windows is not None:
+            deal, counts = self.windows.dealt(self.deal), self.windows.counts
+            return Epochs(plan, deal, self.topology, self._count_rows, counts)
         known = None if self.deal.is_global else plan.known_counts()
         return Epochs(plan, self.deal, self.topology, self._count_rows, known)
 
@@ -343,7 +377,10 @@ class DatasetPlan:
         lists = assign(self.core, self.topology.world_size, 0, "lpt", 0)
         quality = self._dealt.quality(0, lists)
         if quality is not None and quality.warning is not None:
-            warnings.warn(quality.warning, UserWarning, stacklevel=stack_level_outside())
+            words = quality.warning
+            if self.windows is not None:
+                words = words.replace('shuffle="global", ', "")
+            warnings.warn(words, UserWarning, stacklevel=stack_level_outside())
 
     def _count_rows(self) -> list[int]:
         plan = self.core
@@ -368,7 +405,9 @@ class DatasetPlan:
         return stage if weighing is None else weighing.apply(stage)
 
     def count_splits(self) -> list[int]:
-        """The output rows of every split."""
+        """The output rows of every split, or its windows."""
+        if self.windows is not None:
+            return self.windows.counts
         plan, verified = self.core, self.quarantine.rows
         assert plan is not None
         if verified is not None:
@@ -398,6 +437,8 @@ class DatasetPlan:
         }
         if deal.weighing is not None:
             parts["sample"] = deal.weighing.to_list()
+        if self.windows is not None:
+            parts["windows"] = digest(self.windows.windows.identity)
         return {
             "format": FORMAT,
             "version": VERSION,
@@ -435,7 +476,9 @@ class DatasetPlan:
             self._dealt, self._recipe = self._for_worker(workers, starts, progress)
         assert self._recipe is not None
         self.core = _core.Plan.from_recipe(*self._recipe)
-        self.builder = self.output.builder(self.core)
+        if self.windows is not None:
+            self.windows.open(self.core)
+        self.builder = self._builder_of(self.core)
         self._dealt.moved_to(self.core, self._count_rows)
         if self._stage_path is not None:
             self.stage = self._weigh(_core.Stage.open(self._stage_path, self.core.fingerprint))
@@ -445,7 +488,8 @@ class DatasetPlan:
         """Pack the needs of a worker process: how epochs are dealt, and a recipe for its plan.
 
         The workers of a loader that has begun an iteration get the share of this rank. Others may be given any state,
-        and a strategy of the user's may give any split to them, so they get all splits.
+        and a strategy of the user's may give any split to them, so they get all splits. So they do where windows reach into
+        the next split.
         """
         epochs = self.epochs
         if epochs.is_part and self._recipe is not None:
@@ -455,7 +499,7 @@ class DatasetPlan:
             sent, ids = epochs.for_share(workers, 0, None)
             self._recipe = self.core.recipe(ids)
             return Epochs.received(sent), self._recipe
-        if not starts or not isinstance(self.deal.strategy, str):
+        if not starts or not isinstance(self.deal.strategy, str) or self.windows is not None:
             if self._recipe is None:
                 self._recipe = self.core.recipe()
             return Epochs.received(epochs.for_worker()), self._recipe

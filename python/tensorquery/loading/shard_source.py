@@ -52,10 +52,13 @@ class DatasetSource:
         workers, rank = progress.workers or 0, plan.topology.rank
         shards = plan.epochs.shards(workers, progress.epoch, progress.left)
         options = plan.output.core_options
+        windows = None if plan.windows is None else plan.windows.opened
         threads = threads_for(plan.topology, workers)
         if taking is not None:
             counter = state.slots.counter
-            return core.stream_taken(shards, rank, worker, counter, taking, threads, options, loose)
+            return core.stream_taken(
+                shards, rank, worker, counter, taking, threads, options, loose, windows
+            )
         if self._skipping is not None:
             # It has the methods that iterators call.
             return cast(
@@ -71,6 +74,7 @@ class DatasetSource:
             plan.stage,
             lends=lends,
             loose=loose,
+            windows=windows,
         )
 
     def _refilled(

@@ -82,7 +82,8 @@ class Tracer:
                 "batch; trace a loader with in_order=True"
             )
         share = Share(run.epoch, rank, workers, run.left)
-        return trace_batch(plan.core, self._dealt_again(), share, step)
+        rows_of = None if plan.windows is None else plan.windows.rows_of
+        return trace_batch(plan.core, self._dealt_again(), share, step, rows_of)
 
     def _dealt_again(self) -> Dealt:
         """The rows of the whole plan, dealt again."""

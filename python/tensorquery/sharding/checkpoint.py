@@ -263,6 +263,7 @@ _PARTS = {
     "tensors": "tensor options (output_format, nulls, stack, pad, categories, decimal, keyed)",
     "exclude": "exclude",
     "sample": "sample_weight, sample_replacement or num_samples",
+    "windows": "windows (tq.Windows)",
     "mixture": "the weights or stop= of the mixture",
     "snapshot": "the snapshot",
     "moment": "the moment that now() or current_date stands for",

@@ -42,7 +42,7 @@ _log = logging.getLogger("tensorquery")
 
 _CACHE_VERSION = 1
 _CACHE_FILES = 256
-_NAMES = re.compile(r"[0-9]+-[0-9a-f]{64}(-verified)?")
+_NAMES = re.compile(r"[0-9]+-[0-9a-f]{64}(-verified|-series-[0-9a-f]{16})?")
 """Files that the cache keeps: the ones used last."""
 
 _CHUNKS_PER_RANK = 16

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from tensorquery import _core
 
 __all__ = ["Trace", "TraceRange", "excluded_ranges", "trace_batch"]
+
+RowsOf = Callable[[list[tuple[int, int]]], list[tuple[int, list[tuple[int, int]]]]]
+"""Of windows (split, and number there): the number of the first row among all, and split and output row of each row."""
 
 _SHOWN_RANGES = 20
 _SHOWN_ROWS = 4
@@ -57,7 +60,8 @@ class Trace:
         step: The number of the batch on its rank, from 0.
         worker: The worker that delivers it; 0 without worker processes.
         rows: Rows of the batch.
-        ranges: Its rows by split, ascending, repeated ones last: ``exclude=trace.ranges`` leaves them out.
+        ranges: Its rows by split, ascending, repeated ones last: ``exclude=trace.ranges`` leaves them out. With ``windows=``
+            all rows of the batch's windows; what follows is of the first row of each.
         positions: For each row, in the order of the batch, its split and its output row there.
         physical_rows: For each row, in the order of the batch, the physical row behind it, counted as the range's
             ``counted_from`` says; several rows have the same one where a join or ``unnest`` repeats it.
@@ -134,7 +138,13 @@ def _some(texts: Sequence[str]) -> str:
     return ", ".join(texts[:_SHOWN_ROWS]) + (f" and {more} more" if more > 0 else "")
 
 
-def trace_batch(plan: _core.Plan, dealt: Dealt, share: Share, step: int) -> Trace:
+def trace_batch(
+    plan: _core.Plan,
+    dealt: Dealt,
+    share: Share,
+    step: int,
+    rows_of: RowsOf | None = None,
+) -> Trace:
     """Find the rows of a batch without delivering it.
 
     Args:
@@ -142,16 +152,23 @@ def trace_batch(plan: _core.Plan, dealt: Dealt, share: Share, step: int) -> Trac
         dealt: Its rows, dealt again.
         share: The rank and the epoch.
         step: Which of its batches.
+        rows_of: The rows of windows, where these are dealt; None: what is dealt are rows.
 
     Raises:
         ConfigError: There is no such step; names how many there are.
         DataError: A file cannot be read, or has other rows than were counted.
     """
     [batch] = dealt.batches(share, step, step + 1)
-    positions = list(zip(batch.splits.tolist(), batch.rows.tolist(), strict=True))
-    fresh = batch.fresh
-    physical = physical_of(plan, positions)
-    starts = [0, *itertools.accumulate(dealt.counts)]
+    samples = list(zip(batch.splits.tolist(), batch.rows.tolist(), strict=True))
+    if rows_of is None:
+        starts = [0, *itertools.accumulate(dealt.counts)]
+        found = [(starts[split] + row, [(split, row)]) for split, row in samples]
+    else:
+        found = rows_of(samples)
+    positions = [rows[0] for _, rows in found]
+    fresh = [row for _, rows in found[: batch.fresh] for row in rows]
+    repeated = [row for _, rows in found[batch.fresh :] for row in rows]
+    physical = physical_of(plan, [*fresh, *repeated])
     return Trace(
         epoch=share.epoch,
         rank=share.rank,
@@ -159,12 +176,12 @@ def trace_batch(plan: _core.Plan, dealt: Dealt, share: Share, step: int) -> Trac
         worker=batch.worker,
         rows=len(positions),
         ranges=(
-            *ranges_of(plan, positions[:fresh], physical, repeated=False),
-            *ranges_of(plan, positions[fresh:], physical, repeated=True),
+            *ranges_of(plan, fresh, physical, repeated=False),
+            *ranges_of(plan, repeated, physical, repeated=True),
         ),
         positions=tuple(positions),
         physical_rows=tuple(physical[position] for position in positions),
-        row_numbers=tuple(starts[split] + row for split, row in positions),
+        row_numbers=tuple(number for number, _ in found),
     )
 
 

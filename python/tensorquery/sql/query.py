@@ -344,6 +344,11 @@ class Query:
         """This query with its stages in place of the staged parts."""
         return Query(self._session, core, self._narrowed)
 
+    def _sorted(self, columns: Sequence[str]) -> Query:
+        """Its rows in ascending order of columns; it stays this query for a checkpoint."""
+        core = self._core.sorted(columns)
+        return Query(self._session, core, self._narrowed or (self._core.sql,))
+
     def _replaced(self, rows: Query, columns: Sequence[str]) -> Query:
         """Columns of another query's rows in the place of this one's; it stays this query for a checkpoint."""
         core = rows._core.expressions(", ".join(columns))

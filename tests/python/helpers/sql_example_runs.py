@@ -62,6 +62,10 @@ BATCHES = {
     "23_ranking_features": {
         "dense": ("float64", (4,)), "ids": ("int64", (4,)), "weight": F32, "label": F32,
     },
+    "24_airport_hours": {
+        "origin": TEXT, "hour": I64, "departures": ("float32", (48,)), "delay": ("float32", (48,)),
+        "departures_target": ("float32", (12,)),
+    },
 }  # fmt: skip
 
 

@@ -37,6 +37,7 @@ PAGES = {
     "docs/storage.md": (1, "bytes in"),
     "docs/tensors.md": (5, "torch.float64"),
     "docs/types.md": (1, "torch.int64"),
+    "docs/windows.md": (2, "the first window has the first rows: True"),
 }
 
 

@@ -477,3 +477,29 @@ def assert_same_rows(got, wanted):
         rows = np.asarray(rows, dtype=float)
         tables.append(rows[np.lexsort(rows.T)])
     np.testing.assert_array_equal(*tables)
+
+
+def test_24_windows_have_the_hours_of_one_airport(runner, flights):
+    got = runner.epoch("24_airport_hours")
+    hours = pd.date_range(flights["time_hour"].min(), flights["time_hour"].max(), freq="h")
+    groups = flights.groupby(["origin", "time_hour"])["dep_delay"]
+    counts, delays = (
+        found.unstack(0).reindex(hours).fillna(0) for found in (groups.size(), groups.mean())
+    )
+    starts = range(0, len(hours) - 60 + 1, 6)
+    assert len(got["origin"]) == len(starts) * len(counts.columns)
+    assert len({*zip(got["origin"], got["hour"].tolist(), strict=True)}) == len(got["origin"])
+    stamps = hours.tz_convert("UTC").tz_localize(None).as_unit("ns").astype("int64")
+    place = {stamp: row for row, stamp in enumerate(stamps.tolist())}
+    for row in range(0, len(got["origin"]), 97):
+        start = place[int(got["hour"][row])]
+        origin = got["origin"][row]
+        assert start % 6 == 0
+        assert got["departures"][row].tolist() == counts[origin].iloc[start : start + 48].tolist()
+        assert (
+            got["departures_target"][row].tolist()
+            == counts[origin].iloc[start + 48 : start + 60].tolist()
+        )
+        np.testing.assert_allclose(
+            got["delay"][row], delays[origin].iloc[start : start + 48], rtol=1e-5
+        )
