@@ -451,6 +451,21 @@ def test_weights_that_a_state_has_are_followed_or_refused(session):
             mixed(session).load_state_dict(state)
 
 
+def test_receipts_of_an_altered_run_are_those_of_no_query(session):
+    query = session.sql("SELECT id, k FROM a")
+    loader = loader_of(query)
+    batches = iter(loader)
+    next(batches)
+    loader.alter(filters="k < 2")
+    list(batches)
+    receipt = loader.dataset.receipt()
+    for of in (query, query.select(filters="k < 2")):
+        with pytest.raises(tq.CheckpointMismatchError, match="belong to another query"):
+            tq.verify([receipt], of)
+        with pytest.raises(tq.CheckpointMismatchError, match="belong to another query"):
+            list(tq.seen([receipt], "id = 3", of))
+
+
 def test_rows_of_files_are_packed(tmp_path):
     rows = FileRows()
     rows.add("a" * 16, np.arange(5, 1_000_000))
