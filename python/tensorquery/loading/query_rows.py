@@ -11,13 +11,12 @@ from tensorquery import _core
 from tensorquery._util.cpus import cpu_count
 from tensorquery._util.options import check_bool
 from tensorquery.distributed.topology import Topology
-from tensorquery.errors import ConfigError
 from tensorquery.loading.shared_plan import find_plan
 from tensorquery.loading.tensors import BatchBuilder, Encoded, Jagged, tensor_options
 from tensorquery.sharding.bad_files import Quarantine, Quarantined, check_on_error
 from tensorquery.sharding.shards import DEFAULT_SPLIT_BYTES
 from tensorquery.sql.materialize import Staging
-from tensorquery.sql.query import Query
+from tensorquery.sql.query import Query, QuerySource, query_of
 from tensorquery.sql.row_store import open_stage
 
 if TYPE_CHECKING:
@@ -44,7 +43,8 @@ class QueryRows:
     several, as `take` returns them.
 
     Args:
-        query: The rows: ``session.sql(…)`` or ``session.table(…)``.
+        query: The rows: ``session.sql(…)``, ``session.table(…)``, or SQL as text.
+        session: The session of a query that is text.
         nulls: What a null becomes: "error", "nan", "mask", a fill value, or a dict of these by column; see `to_tensors`.
         stack: ``{"x": ["f0", "f1"]}`` packs columns into one (N, F) array.
         pad: Padding of variable lists by column: a value, or (value, length).
@@ -73,8 +73,9 @@ class QueryRows:
 
     def __init__(
         self,
-        query: Query,
+        query: Query | str,
         *,
+        session: QuerySource | None = None,
         nulls: Any = "error",
         stack: Mapping[str, Sequence[str]] | None = None,
         pad: Mapping[str, Any] | None = None,
@@ -91,10 +92,7 @@ class QueryRows:
         stage_timeout: float | None = None,
         show_progress: bool = False,
     ) -> None:
-        if not isinstance(query, Query):
-            raise ConfigError(
-                f"QueryRows takes a Query, got {type(query).__name__}; make one with session.sql(…) or session.table(…)"
-            )
+        query = query_of(query, session)
         check_bool("show_progress", show_progress)
         skips = check_on_error(on_error)
         self._options = tensor_options(

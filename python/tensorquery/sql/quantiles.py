@@ -11,7 +11,7 @@ from tensorquery import _core
 from tensorquery._util.arrow_c import import_pyarrow
 from tensorquery._util.options import check_choice, check_positive_int
 from tensorquery.errors import ConfigError, DataError
-from tensorquery.sql.query import Query, QuerySource
+from tensorquery.sql.query import Query, QuerySource, query_of
 
 __all__ = ["quantile_boundaries"]
 
@@ -84,7 +84,7 @@ def quantile_boundaries(
     """
     place = _METHODS[check_choice("method", method, _METHODS)]
     buckets = check_positive_int("buckets", buckets, _MOST_BUCKETS)
-    chosen = _numbers(_query_of(query, session), column)
+    chosen = _numbers(query_of(query, session), column)
     pyarrow = import_pyarrow()
     counts = chosen._core.expressions("count(v) AS n, count(*) FILTER (WHERE isnan(v)) AS nans")
     ((n, nans),) = zip(*pyarrow.table(counts.collect()).to_pydict().values(), strict=True)
@@ -108,22 +108,6 @@ def quantile_boundaries(
             'method="lower"'
         )
     return found
-
-
-def _query_of(query: Any, session: Any) -> Query:
-    if isinstance(query, Query):
-        if session is not None and session is not query.session:
-            raise ConfigError(
-                "the query belongs to another session than session=; pass one of them"
-            )
-        return query
-    if not isinstance(query, str):
-        raise ConfigError(f"query must be a Query or SQL, not {query!r}")
-    if not isinstance(session, QuerySource):
-        raise ConfigError(
-            f"a query that is text needs session=, a tensorquery.Session, not {session!r}"
-        )
-    return session.sql(query)
 
 
 def _numbers(query: Query, column: Any) -> Query:

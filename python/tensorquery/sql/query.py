@@ -20,6 +20,7 @@ from tensorquery._util.options import (
 from tensorquery.display.query import query_html
 from tensorquery.display.tree import operator_tree
 from tensorquery.distributed.topology import Topology
+from tensorquery.errors import ConfigError
 from tensorquery.sharding.bad_files import Quarantined, of_files
 from tensorquery.sharding.deal import Deal
 from tensorquery.sharding.epochs import Epochs
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     import polars as pl
     import pyarrow as pa
 
-__all__ = ["Query", "QuerySource"]
+__all__ = ["Query", "QuerySource", "query_of"]
 
 
 class QuerySource(Registry):
@@ -447,3 +448,26 @@ class Query:
             "a Query cannot be pickled; pass the dataset or loader made from it, which carries what "
             "worker processes need"
         )
+
+
+def query_of(query: Query | str, session: QuerySource | None) -> Query:
+    """The query that a user gave: one, or its text and the session that it belongs to.
+
+    Raises:
+        ConfigError: It is neither, or there is no session for the text, or another one for the query.
+    """
+    if isinstance(query, Query):
+        if session is not None and session is not query.session:
+            raise ConfigError(
+                "the query belongs to another session than session=; pass one of them"
+            )
+        return query
+    if not isinstance(query, str):
+        raise ConfigError(
+            f"query must be a Query or SQL, not {query!r}; make one with session.sql(…) or session.table(…)"
+        )
+    if not isinstance(session, QuerySource):
+        raise ConfigError(
+            f"a query that is text needs session=, a tensorquery.Session, not {session!r}"
+        )
+    return session.sql(query)

@@ -258,8 +258,14 @@ def test_hostile_arguments(folder):
     for value in (True, None, 1.5):
         with pytest.raises(TypeError, match="whole numbers|one dimension"):
             rows[value]
-    with pytest.raises(tq.ConfigError, match=r"takes a Query, got str; make one with session\.sql"):
+    with pytest.raises(tq.ConfigError, match=r"a query that is text needs session="):
         tq.QueryRows("SELECT 1")
+    with pytest.raises(tq.ConfigError, match="query must be a Query or SQL, not 5"):
+        tq.QueryRows(5)
+    known = query_of(folder)
+    assert tq.QueryRows("SELECT id FROM t", session=known.session)[3]["id"] == 3
+    with pytest.raises(tq.ConfigError, match="another session"):
+        tq.QueryRows(known, session=tq.Session())
     with pytest.raises(tq.ConfigError, match="stack"):
         tq.QueryRows(query_of(folder), stack={"y": ["nope"]})
     with pytest.raises(tq.NotShardableError):
