@@ -344,7 +344,7 @@ impl Reader {
         let order = batch.column(self.order);
         let rows = batch.num_rows();
         let ranges = match by.is_empty() {
-            true => vec![0..rows],
+            true => std::iter::once(0..rows).collect(),
             false => partition(&by)?.ranges(),
         };
         let starts = UInt64Array::from_iter_values(ranges.iter().map(|range| range.start as u64));
