@@ -87,7 +87,7 @@ def plain(value):
     st.sampled_from(["split", "truncate"]),
     st.one_of(st.none(), st.integers(0, 99)),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_a_plan_has_each_token_once_and_no_two_packs_that_fit_into_one(
     sizes, length, window, long, seed
 ):
