@@ -15,7 +15,13 @@ __all__ = ["has_torch", "needing_torch", "worker_info"]
 
 def has_torch() -> bool:
     """Whether PyTorch is installed; it is not imported for that."""
-    return sys.modules.get("torch") is not None or importlib.util.find_spec("torch") is not None
+    if sys.modules.get("torch") is not None:
+        return True
+    try:
+        return importlib.util.find_spec("torch") is not None
+    except ImportError:
+        # A finder of the program's may refuse it.
+        return False
 
 
 def worker_info() -> Any | None:
