@@ -18,11 +18,6 @@ FOUR_DEVICES = {"XLA_FLAGS": "--xla_force_host_platform_device_count=4", "JAX_PL
 """Variables under which JAX divides the processor into four devices."""
 
 
-def has(packages):
-    """Whether all of these are installed here."""
-    return all(importlib.util.find_spec(name) is not None for name in packages)
-
-
 def place(folder, packages):
     """A folder with links to these packages, which is all that a program finds besides the standard library."""
     found = folder / ("with-" + "-".join(packages))

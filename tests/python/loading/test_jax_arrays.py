@@ -18,7 +18,6 @@ from servers.process import free_port
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(not torchless.has(torchless.JAX), reason="JAX is not installed"),
 ]
 
 ROWS = 403

@@ -259,7 +259,6 @@ def test_other_formats_packs_mixtures_and_failing_rows(folder):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not torchless.has(torchless.BARS), reason="tqdm is not installed")
 def test_progress_bars(folder):
     code = """
     loader, _ = tq.create_dataloader(path="t", columns=["id"], output_format="numpy", show_progress=True)
