@@ -50,8 +50,9 @@ class Schedule:
     Raises:
         ConfigError: A point is malformed, or positions do not ascend from 0; names it.
 
-    >>> Schedule([(0, [3, 1]), (10, [1, 1])], by="epoch", linear=True).at(5)
-    [0.625, 0.375]
+    Examples:
+        >>> Schedule([(0, [3, 1]), (10, [1, 1])], by="epoch", linear=True).at(5)
+        [0.625, 0.375]
     """
 
     def __init__(

@@ -54,7 +54,7 @@ def test_shares_are_even_and_hold_every_split_once(large, epochs):
     assert max(plan.rank_imbalance, plan.imbalance) - 1 < 0.01
     # Cut to equal rows, so by bytes a little less even.
     assert max(weights) * RANKS / sum(weights) - 1 < 0.02
-    request = epochs._request(epochs.layout(WORKERS), 0)
+    request = epochs._request(epochs.layout(WORKERS), 0, None)
     rows, pieces = 0, []
     for share in shares:
         shards = share.shards(large, request)
