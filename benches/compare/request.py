@@ -12,7 +12,7 @@ Condition = tuple[str, str, float | int]
 
 @dataclass(frozen=True)
 class Request:
-    """One pass over Parquet files, in batches of torch tensors."""
+    """One pass over files, in batches of torch tensors."""
 
     path: str
     """A folder or a file."""
@@ -35,6 +35,9 @@ class Request:
 
     rank: int = 0
     world_size: int = 1
+    format: str = "parquet"
+    """Or "csv", or "json" for an object per line."""
+
     threads: int = 2
     """Cores there are; for libraries that count more than they may use."""
 
@@ -64,13 +67,15 @@ class Request:
             "shuffle": self.shuffle_buffer,
             "workers": self.workers,
             "ranks": self.world_size > 1,
+            "text": self.format != "parquet",
         }
         return {name for name, asked in parts.items() if asked}
 
     @property
     def files(self) -> str:
         """The files as a glob, for libraries that take no folder."""
-        return self.path if self.path.endswith(".parquet") else f"{self.path}/*.parquet"
+        ending = f".{self.format}"
+        return self.path if self.path.endswith(ending) else f"{self.path}/*{ending}"
 
     @property
     def sql(self) -> str:

@@ -15,6 +15,7 @@ from data.lineitem import (
     paged,
     scattered_range,
     single,
+    text,
     zstd,
 )
 from data.many import many
@@ -36,6 +37,7 @@ __all__ = [
     "paged",
     "scattered_range",
     "single",
+    "text",
     "wide",
     "zstd",
 ]

@@ -46,7 +46,7 @@ BARE = "import torch"
 """Not a loader: a process that imports torch, from which on memory is counted."""
 
 LOADERS = {
-    OURS: _loader("ours", "tensorquery.loading.create", "filters stack shuffle workers ranks"),
+    OURS: _loader("ours", "tensorquery.loading.create", "filters stack shuffle workers ranks text"),
     "torch-dataloader-utils": _loader(
         "dataloader_utils",
         "torch_dataloader_utils pyarrow.dataset pyarrow.parquet",
@@ -56,9 +56,9 @@ LOADERS = {
         "hugging_face", "datasets pyarrow.parquet", "filters stack shuffle workers"
     ),
     "Ray Data": _loader("ray_data", "ray.data", "filters stack shuffle"),
-    "pyarrow": _loader("arrow", "pyarrow.dataset pyarrow.parquet", "filters stack"),
-    "DuckDB": _loader("duck", "duckdb pyarrow", "filters stack"),
-    "polars": _loader("polar", "polars", "filters stack"),
+    "pyarrow": _loader("arrow", "pyarrow.dataset pyarrow.parquet", "filters stack text"),
+    "DuckDB": _loader("duck", "duckdb pyarrow", "filters stack text"),
+    "polars": _loader("polar", "polars", "filters stack text"),
     "lance": _loader("lance_scan", "lance.torch.data", ""),
     "LanceDB": _loader("lance_stream", "lancedb lancedb.streaming", "shuffle"),
     BARE: _loader("bare", "", ""),

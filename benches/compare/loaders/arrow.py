@@ -18,7 +18,7 @@ def prepare(request: Request) -> None:
 
 
 def open_batches(request: Request) -> Iterator[dict[str, Any]]:
-    dataset = ds.dataset(request.path, format="parquet")
+    dataset = ds.dataset(request.path, format=request.format)
     batches = dataset.to_batches(
         columns=None if request.columns is None else list(request.columns),
         filter=pq.filters_to_expression([list(request.filters)]) if request.filters else None,

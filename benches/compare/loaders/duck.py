@@ -18,6 +18,6 @@ def open_batches(request: Request) -> Iterator[dict[str, Any]]:
     )
     columns = "*" if request.columns is None else ", ".join(request.columns)
     where = f" WHERE {request.sql}" if request.filters else ""
-    query = f"SELECT {columns} FROM read_parquet('{request.files}'){where}"
+    query = f"SELECT {columns} FROM read_{request.format}('{request.files}'){where}"
     for batch in connection.execute(query).to_arrow_reader(request.batch_size):
         yield tensors(batch, request)

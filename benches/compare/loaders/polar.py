@@ -13,7 +13,8 @@ _OPERATORS = {">=": "ge", "<=": "le", ">": "gt", "<": "lt", "=": "eq"}
 
 
 def open_batches(request: Request) -> Iterator[dict[str, Any]]:
-    frame = pl.scan_parquet(request.files)
+    scans = {"parquet": pl.scan_parquet, "csv": pl.scan_csv, "json": pl.scan_ndjson}
+    frame = scans[request.format](request.files)
     for column, operator, value in request.filters:
         frame = frame.filter(getattr(pl.col(column), _OPERATORS[operator])(value))
     if request.columns is not None:

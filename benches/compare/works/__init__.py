@@ -9,6 +9,7 @@ from compare.works.scans import embeddings, full_scan, two_columns, wide_table
 from compare.works.shares import eight_shards, many_ranks
 from compare.works.shuffle import record_shuffle
 from compare.works.standing import idle_cost, peak_memory, time_to_first_batch, two_workers
+from compare.works.texts import csv_files, json_files
 
 WORKS: dict[str, Callable[[Bench], None]] = {
     "scan": full_scan,
@@ -25,4 +26,6 @@ WORKS: dict[str, Callable[[Bench], None]] = {
     "memory": peak_memory,
     "planning": many_files,
     "idle": idle_cost,
+    "csv": csv_files,
+    "ndjson": json_files,
 }

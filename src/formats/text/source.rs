@@ -2,9 +2,8 @@
 
 use std::sync::Arc;
 
-use arrow::datatypes::{Schema, SchemaRef};
+use arrow::datatypes::SchemaRef;
 use arrow::record_batch::RecordBatch;
-use arrow::{csv, json};
 use async_trait::async_trait;
 use datafusion::datasource::file_format::file_compression_type::FileCompressionType;
 use datafusion::datasource::listing::PartitionedFile;
@@ -13,8 +12,11 @@ use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt};
 use object_store::{GetOptions, GetRange, ObjectStore};
 
+use super::plain::PlainText;
+use super::plain::csv::{CsvRead, PlainCsv};
+use super::plain::json::{JsonRead, PlainJson};
 use super::records::{batches, objects};
-use super::values::{Notation, decoded, parsed};
+use super::values::parsed;
 use crate::formats::source::{Reader, RowFormat, RowSource};
 use crate::formats::{CsvFormat, Format, JsonFormat};
 
@@ -28,13 +30,6 @@ pub enum TextFormat {
 }
 
 impl TextFormat {
-    fn notation(&self) -> Notation {
-        match self {
-            Self::Csv(_) => Notation::Csv,
-            Self::Json(_) => Notation::Json,
-        }
-    }
-
     fn compression(&self) -> FileCompressionType {
         match self.clone() {
             Self::Csv(csv) => Format::Csv(csv).file_compression_type(),
@@ -98,38 +93,32 @@ impl TextSource {
             .into_stream()
             .map_err(DataFusionError::from);
         let text = self.format.compression().convert_stream(stored.boxed())?;
-        let schema = decoded(&reader.physical, self.format.notation());
+        let (schema, rows) = (Arc::new(reader.physical.project(&reader.columns)?), self.batch_rows);
         Ok(match &self.format {
-            TextFormat::Csv(csv) => {
-                let options = self.csv_decoder(csv, schema, is_start);
-                batches(text, options.with_projection(reader.columns.clone()).build_decoder())
+            TextFormat::Csv(format) => {
+                let read = CsvRead {
+                    format: format.clone(),
+                    table: Arc::clone(&reader.physical),
+                    columns: reader.columns.clone(),
+                    rows,
+                    has_names: format.header && is_start,
+                };
+                match read.is_plain() {
+                    true => batches(
+                        text,
+                        PlainText::new(PlainCsv::new(read, Arc::clone(&schema)), schema, rows),
+                    ),
+                    false => batches(text, read.thorough(0)?),
+                }
             }
-            TextFormat::Json(json) => {
-                let decoder = json::ReaderBuilder::new(Arc::new(schema.project(&reader.columns)?))
-                    .with_batch_size(self.batch_rows)
-                    // Numbers that are decoded as text.
-                    .with_coerce_primitive(true)
-                    .build_decoder()?;
-                match json.is_array() {
-                    true => batches(objects(text), decoder),
-                    false => batches(text, decoder),
+            TextFormat::Json(format) => {
+                let text = if format.is_array() { objects(text) } else { text };
+                let read = JsonRead { schema: Arc::clone(&schema), rows };
+                match read.is_plain() {
+                    true => batches(text, PlainText::new(PlainJson::new(read), schema, rows)),
+                    false => batches(text, read.thorough()?),
                 }
             }
         })
-    }
-
-    fn csv_decoder(&self, csv: &CsvFormat, schema: Schema, is_start: bool) -> csv::ReaderBuilder {
-        let mut decoder = csv::ReaderBuilder::new(Arc::new(schema))
-            .with_batch_size(self.batch_rows)
-            .with_header(csv.header && is_start)
-            .with_delimiter(csv.delimiter())
-            .with_quote(csv.quote);
-        if let Some(escape) = csv.escape {
-            decoder = decoder.with_escape(escape);
-        }
-        if let Some(comment) = csv.comment {
-            decoder = decoder.with_comment(comment);
-        }
-        decoder
     }
 }

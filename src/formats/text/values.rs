@@ -1,12 +1,13 @@
 //! Columns that were decoded as text, parsed: exactly the values of a type are taken, decimals
 //! rounded as SQL's `CAST` rounds.
 
+use std::str::FromStr;
 use std::sync::Arc;
 
 use arrow::array::timezone::Tz;
 use arrow::array::{
-    Array, ArrayRef, ArrowPrimitiveType, PrimitiveBuilder, StringViewArray, cast::AsArray,
-    downcast_integer, make_array,
+    Array, ArrayRef, ArrowPrimitiveType, PrimitiveBuilder, cast::AsArray, downcast_integer,
+    make_array,
 };
 use arrow::compute::kernels::cast_utils::{
     Parser, parse_decimal, string_to_datetime, string_to_time_nanoseconds,
@@ -34,7 +35,7 @@ pub(super) enum Notation {
 
 impl Notation {
     /// Returns true if values of the type are parsed here, since the decoder would cut them off.
-    fn is_parsed_here(self, data_type: &DataType) -> bool {
+    pub(super) fn is_parsed_here(self, data_type: &DataType) -> bool {
         use DataType::*;
         match data_type {
             Date32 | Date64 | Time32(_) | Time64(_) | Timestamp(_, _) => true,
@@ -93,10 +94,10 @@ pub(super) fn parsed(batch: &RecordBatch, table: &Schema, first: usize) -> Resul
 
 /// The place of a value in error messages.
 #[derive(Clone, Copy)]
-struct Place<'a> {
-    column: &'a str,
+pub(super) struct Place<'a> {
+    pub(super) column: &'a str,
     /// The number of the first record; None where rows are no records, as those inside of lists.
-    first: Option<usize>,
+    pub(super) first: Option<usize>,
 }
 
 impl Place<'_> {
@@ -106,7 +107,7 @@ impl Place<'_> {
             return Ok(Arc::clone(array));
         }
         if let Some(texts) = array.as_string_view_opt() {
-            return self.parse_texts(texts, to);
+            return self.parse_texts(texts.iter(), to);
         }
         let fields: Vec<&FieldRef> = match to {
             DataType::Struct(fields) => fields.iter().collect(),
@@ -129,12 +130,15 @@ impl Place<'_> {
         Ok(make_array(data.map_err(DataFusionError::from)?))
     }
 
-    fn parse_texts(self, texts: &StringViewArray, to: &DataType) -> Result<ArrayRef> {
+    /// The values that texts write, as an array of type `to`.
+    pub(super) fn parse_texts<'t>(
+        self,
+        texts: impl ExactSizeIterator<Item = Option<&'t str>>,
+        to: &DataType,
+    ) -> Result<ArrayRef> {
         macro_rules! integers {
             ($type:ty) => {
-                self.values::<$type>(texts, to, |text| {
-                    text.parse().ok().or_else(|| whole(text)?.try_into().ok())
-                })
+                self.values::<$type>(texts, to, json_integer)
             };
         }
         macro_rules! times {
@@ -184,15 +188,15 @@ impl Place<'_> {
         }
     }
 
-    fn values<T: ArrowPrimitiveType>(
+    fn values<'t, T: ArrowPrimitiveType>(
         self,
-        texts: &StringViewArray,
+        texts: impl ExactSizeIterator<Item = Option<&'t str>>,
         to: &DataType,
         parse: impl Fn(&str) -> Option<T::Native>,
     ) -> Result<ArrayRef> {
         let mut values =
             PrimitiveBuilder::<T>::with_capacity(texts.len()).with_data_type(to.clone());
-        for (row, text) in texts.iter().enumerate() {
+        for (row, text) in texts.enumerate() {
             match text {
                 None => values.append_null(),
                 Some(text) => {
@@ -204,9 +208,9 @@ impl Place<'_> {
     }
 
     /// With one digit more, by which they are rounded.
-    fn decimals(
+    fn decimals<'t>(
         self,
-        texts: &StringViewArray,
+        texts: impl ExactSizeIterator<Item = Option<&'t str>>,
         to: &DataType,
         precision: u8,
         scale: i8,
@@ -248,6 +252,11 @@ impl Place<'_> {
             self.column
         ))
     }
+}
+
+/// A whole number that JSON writes, of a type that holds it.
+pub(super) fn json_integer<N: FromStr + TryFrom<i128>>(text: &str) -> Option<N> {
+    text.parse().ok().or_else(|| whole(text)?.try_into().ok())
 }
 
 /// A whole number in any form that JSON knows: `3`, `3.0`, `3e2`, `30e-1`.

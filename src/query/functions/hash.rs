@@ -176,8 +176,7 @@ impl Hashing {
     where
         A::Item: AsRef<[u8]>,
     {
-        let hash =
-            |row: usize| self.reduced(XxHash64::oneshot(self.seed, array.value(row).as_ref()));
+        let hash = |row: usize| self.reduced(hash_of_bytes(array.value(row).as_ref(), self.seed));
         let rows = 0..array.len();
         let nulls = array.nulls().cloned();
         let values: Vec<i64> = match nulls.as_ref().filter(|nulls| nulls.null_count() > 0) {
@@ -208,41 +207,75 @@ fn bits(value: f64) -> u64 {
     }
 }
 
+const PRIMES: [u64; 5] = [
+    0x9E37_79B1_85EB_CA87,
+    0xC2B2_AE3D_27D4_EB4F,
+    0x1656_67B1_9E37_79F9,
+    0x85EB_CA77_C2B2_AE63,
+    0x27D4_EB2F_1656_67C5,
+];
+
 /// XXH64 of 8 bytes, written out: a call for bytes of any number takes several times as long.
 fn hash_of_word(word: u64, seed: u64) -> u64 {
-    const PRIMES: [u64; 5] = [
-        0x9E37_79B1_85EB_CA87,
-        0xC2B2_AE3D_27D4_EB4F,
-        0x1656_67B1_9E37_79F9,
-        0x85EB_CA77_C2B2_AE63,
-        0x27D4_EB2F_1656_67C5,
-    ];
+    mixed(with_word(seed.wrapping_add(PRIMES[4]).wrapping_add(8), word))
+}
+
+/// XXH64 of bytes; of fewer than 32 written out, since most texts are short and a call for each takes as long as their bytes.
+#[inline]
+fn hash_of_bytes(bytes: &[u8], seed: u64) -> u64 {
+    if bytes.len() >= 32 {
+        return XxHash64::oneshot(seed, bytes);
+    }
+    let mut hash = seed.wrapping_add(PRIMES[4]).wrapping_add(bytes.len() as u64);
+    let (words, rest) = bytes.as_chunks::<8>();
+    for word in words {
+        hash = with_word(hash, u64::from_le_bytes(*word));
+    }
+    let (half, rest) = rest.as_chunks::<4>();
+    if let [half] = half {
+        hash ^= u64::from(u32::from_le_bytes(*half)).wrapping_mul(PRIMES[0]);
+        hash = hash.rotate_left(23).wrapping_mul(PRIMES[1]).wrapping_add(PRIMES[2]);
+    }
+    for byte in rest {
+        hash ^= u64::from(*byte).wrapping_mul(PRIMES[4]);
+        hash = hash.rotate_left(11).wrapping_mul(PRIMES[0]);
+    }
+    mixed(hash)
+}
+
+fn with_word(hash: u64, word: u64) -> u64 {
     let lane = word.wrapping_mul(PRIMES[1]).rotate_left(31).wrapping_mul(PRIMES[0]);
-    let mut hash = seed.wrapping_add(PRIMES[4]).wrapping_add(8) ^ lane;
-    hash = hash.rotate_left(27).wrapping_mul(PRIMES[0]).wrapping_add(PRIMES[3]);
+    (hash ^ lane).rotate_left(27).wrapping_mul(PRIMES[0]).wrapping_add(PRIMES[3])
+}
+
+fn mixed(mut hash: u64) -> u64 {
     hash = (hash ^ (hash >> 33)).wrapping_mul(PRIMES[1]);
     hash = (hash ^ (hash >> 29)).wrapping_mul(PRIMES[2]);
     hash ^ (hash >> 32)
 }
 
-/// A divisor, and 2^128 over it rounded up, by which a rest takes multiplications alone: Lemire,
-/// Kaser and Kurz, "Faster remainder by direct computation" (2019).
+/// A divisor, and the factor and shifts by which a rest takes two multiplications instead of a division: Granlund and
+/// Montgomery, "Division by invariant integers using multiplication" (1994), figure 4.1.
 struct Modulus {
     divisor: u64,
-    factor: u128,
+    factor: u64,
+    shifts: (u32, u32),
 }
 
 impl Modulus {
     fn of(divisor: u64) -> Self {
-        Self { divisor, factor: (u128::MAX / u128::from(divisor)).wrapping_add(1) }
+        // Bits of the least power of two that is no less than the divisor.
+        let bits = u64::BITS - (divisor - 1).leading_zeros();
+        let above = (1_u128 << bits) - u128::from(divisor);
+        let factor = (above << 64) / u128::from(divisor) + 1;
+        Self { divisor, factor: factor as u64, shifts: (bits.min(1), bits.saturating_sub(1)) }
     }
 
     /// The rest of an unsigned number, from 0 to the divisor - 1.
     fn rest(&self, of: u64) -> i64 {
-        let part = self.factor.wrapping_mul(u128::from(of));
-        let divisor = u128::from(self.divisor);
-        let low = (u128::from(part as u64) * divisor) >> 64;
-        (((part >> 64) * divisor + low) >> 64) as i64
+        let high = ((u128::from(self.factor) * u128::from(of)) >> 64) as u64;
+        let quotient = (high + ((of - high) >> self.shifts.0)) >> self.shifts.1;
+        (of - quotient * self.divisor) as i64
     }
 }
 
@@ -256,6 +289,17 @@ mod tests {
             for seed in [0, 1, 2_654_435_761, u64::MAX] {
                 let found = XxHash64::oneshot(seed, &word.to_le_bytes());
                 assert_eq!(hash_of_word(word, seed), found, "{word} {seed}");
+            }
+        }
+    }
+
+    #[test]
+    fn bytes_of_every_length_are_hashed_as_the_specification_says() {
+        let bytes: Vec<u8> = (0..100u32).map(|n| (n * 151 + 7) as u8).collect();
+        for length in 0..=bytes.len() {
+            for seed in [0, 1, 2_654_435_761, u64::MAX] {
+                let found = XxHash64::oneshot(seed, &bytes[..length]);
+                assert_eq!(hash_of_bytes(&bytes[..length], seed), found, "{length} {seed}");
             }
         }
     }

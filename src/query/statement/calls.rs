@@ -194,7 +194,14 @@ fn check_call(function: &Function) -> Result<()> {
         | FunctionArg::Named { name: _, arg, operator: _ }
         | FunctionArg::ExprNamed { name: _, arg, operator: _ }) = arg;
         match arg {
-            FunctionArgExpr::Expr(_) | FunctionArgExpr::Wildcard => {}
+            FunctionArgExpr::Expr(_) => {}
+            FunctionArgExpr::Wildcard if name_of(name).is_none_or(|name| name == "count") => {}
+            FunctionArgExpr::Wildcard => {
+                return Err(refused(
+                    &format!("{name}(*)"),
+                    "count(*) alone takes a star; name the columns",
+                ));
+            }
             FunctionArgExpr::QualifiedWildcard(table) => {
                 return Err(refused(
                     &format!("{name}({table}.*)"),
