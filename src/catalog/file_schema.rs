@@ -3,32 +3,28 @@
 use std::sync::Arc;
 
 use arrow::datatypes::{DataType, Fields, Schema, TimeUnit};
-use datafusion::catalog::Session;
-use datafusion::common::config::JsonOptions;
-use datafusion::datasource::file_format::FileFormat;
+use arrow::json::reader::infer_json_schema;
 use datafusion::datasource::file_format::file_compression_type::FileCompressionType;
-use datafusion::datasource::file_format::json::JsonFormat as DfJsonFormat;
 use datafusion::error::DataFusionError;
 use futures::{StreamExt, TryStreamExt};
 use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
 
 use super::agree::possible;
 use super::csv_schema;
-use super::json_array::{self, undecompressable};
-use super::long_lines::check_lines;
+use super::json_array;
+use super::long_lines::{first_lines, unpacking};
 use crate::formats::avro::read_avro_head;
 use crate::formats::ipc::{MessageIndex, read_ipc_head};
 use crate::formats::orc::read_orc_footer;
 use crate::formats::{
-    ArrowFormat, Compression, CsvFormat, FooterCache, Format, JsonFormat, caught, concurrent_files,
+    ArrowFormat, CsvFormat, FooterCache, Format, JsonFormat, caught, concurrent_files,
     read_footer,
 };
-use crate::{Error, ErrorKind, Result};
+use crate::{Error, Result};
 
 /// Reads the schemas of files.
 #[derive(Clone, Copy)]
 pub(super) struct Infer<'a> {
-    pub session: &'a dyn Session,
     pub store: &'a Arc<dyn ObjectStore>,
     /// The store for whole files read as text.
     pub unpacked: &'a Arc<dyn ObjectStore>,
@@ -99,32 +95,24 @@ impl Infer<'_> {
         let chosen = JsonFormat { array: Some(array), ..json.clone() };
         let schema = match array {
             true => json_array::infer(self.store, meta, compression, self.rows).await?,
-            false => self.json_lines(&chosen, meta).await?,
+            false => self.json_lines(meta).await?,
         };
         Ok((schema, Format::Json(chosen)))
     }
 
-    async fn json_lines(&self, json: &JsonFormat, meta: &ObjectMeta) -> Result<Schema> {
-        // It takes in all of the file before it looks at the first line: so it gets the file as it
-        // is stored.
+    async fn json_lines(&self, meta: &ObjectMeta) -> Result<Schema> {
         let compression = self.format.compression();
-        let options = JsonOptions { compression: compression.variant(), ..json.options() };
-        let format = DfJsonFormat::default().with_options(options);
-        let format = format.with_schema_infer_max_rec(self.rows);
-        check_lines(self.unpacked, meta, compression, self.rows).await?;
-        let read = format.infer_schema(self.session, self.store, std::slice::from_ref(meta)).await;
-        let schema = read.map_err(|error| match Error::from(error) {
-            error if compression != Compression::None && error.kind() == ErrorKind::Storage => {
-                undecompressable(compression, error)
-            }
+        let lines = first_lines(self.unpacked, meta, compression, self.rows).await?;
+        let read = infer_json_schema(lines.as_slice(), Some(self.rows));
+        let (schema, _) = read.map_err(|error| match error.to_string() {
             // The parser's own message would print the whole value.
-            error if error.to_string().contains("JSON record to be an object") => Error::data(
+            text if text.contains("JSON record to be an object") => Error::data(
                 "this is not one JSON object per line; pass array=True for a file that is one array \
                  of objects",
             ),
-            error => error,
+            _ => Error::from(DataFusionError::from(error)),
         })?;
-        Ok(schema.as_ref().clone())
+        Ok(schema)
     }
 
     async fn arrow(&self, arrow: &ArrowFormat, meta: &ObjectMeta) -> Result<(Schema, Format)> {
@@ -165,13 +153,4 @@ fn in_microseconds(schema: &Schema) -> Schema {
         _ => Arc::clone(field),
     });
     Schema::new_with_metadata(fields.collect::<Fields>(), schema.metadata().clone())
-}
-
-/// Converts an error from below a decoder: keeps the store's error if there is one.
-fn unpacking(compression: Compression, error: DataFusionError) -> Error {
-    let DataFusionError::IoError(error) = error else { return error.into() };
-    match error.downcast::<DataFusionError>() {
-        Ok(of_store) => of_store.into(),
-        Err(error) => undecompressable(compression, error),
-    }
 }

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use arrow::datatypes::{Schema, SchemaRef};
-use datafusion::catalog::Session;
 use datafusion::datasource::table_schema::TableSchema;
 use datafusion::execution::object_store::ObjectStoreUrl;
 use object_store::{ObjectMeta, ObjectStore};
@@ -165,7 +164,6 @@ impl ListedFiles {
 /// # Errors
 /// `Data` naming both files where two disagree; `Config` for options that do not fit.
 pub async fn infer_table(
-    session: &dyn Session,
     listed: ListedFiles,
     options: &TableOptions,
     store_url: ObjectStoreUrl,
@@ -195,7 +193,6 @@ pub async fn infer_table(
     let mut names: Vec<String> = spec_files.iter().map(&display).collect();
     let mut hive_values = hive.values;
     let infer = Infer {
-        session,
         store: &stored,
         unpacked: &store,
         footers: &footers,

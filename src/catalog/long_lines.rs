@@ -1,50 +1,54 @@
-//! Text whose lines have no end, such as a small compressed file of zeros after decompression. It
-//! is refused before all of it is in memory.
+//! The lines of a text from which types are inferred, and lines without an end, such as a small compressed file of zeros after
+//! decompression: they are refused before all of them is in memory.
 
 use std::sync::Arc;
 
 use datafusion::datasource::file_format::file_compression_type::FileCompressionType;
 use datafusion::error::DataFusionError;
 use futures::{StreamExt, TryStreamExt};
-use memchr::{memchr_iter, memrchr};
+use memchr::memchr_iter;
 use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
 
+use super::json_array::undecompressable;
 use crate::bounds::LINE;
 use crate::formats::Compression;
 use crate::{Error, Result};
 
-/// Looks at the lines that types are inferred from, where one of them may be too long.
+/// The first `lines` lines of a file that are not blank. No more is read than that takes.
 ///
 /// # Arguments
 /// `store` unpacks compressed files that DataFusion does not ([`Compression::members`]).
 ///
 /// # Errors
-/// `Data` for such a line; storage errors of the first request. Damage is reported by the next
-/// reader.
-pub(super) async fn check_lines(
+/// `Data` for a line that is too long, and where the file cannot be decompressed; storage errors.
+pub(super) async fn first_lines(
     store: &Arc<dyn ObjectStore>,
     meta: &ObjectMeta,
     compression: Compression,
     lines: usize,
-) -> Result<()> {
-    if compression == Compression::None && meta.size <= LINE.most() {
-        return Ok(());
-    }
+) -> Result<Vec<u8>> {
     let stored = store.get(&meta.location).await?.into_stream().map_err(DataFusionError::from);
     let left: FileCompressionType = match compression.members() {
         Some(_) => FileCompressionType::UNCOMPRESSED,
         None => compression.variant().into(),
     };
     let mut text = left.convert_stream(stored.boxed())?;
-    let mut seen = Lines::default();
-    while let Some(Ok(chunk)) = text.next().await {
-        seen.feed(&chunk);
-        check_length(seen.longest, "line")?;
-        if seen.ended >= lines {
-            break;
-        }
+    let mut found = Lines::default();
+    while found.seen < lines
+        && let Some(chunk) = text.next().await
+    {
+        found.feed(&chunk.map_err(|error| unpacking(compression, error))?, lines)?;
     }
-    Ok(())
+    Ok(found.text)
+}
+
+/// Converts an error from below a decoder: keeps the store's error if there is one.
+pub(super) fn unpacking(compression: Compression, error: DataFusionError) -> Error {
+    let DataFusionError::IoError(error) = error else { return error.into() };
+    match error.downcast::<DataFusionError>() {
+        Ok(of_store) => of_store.into(),
+        Err(error) => undecompressable(compression, error),
+    }
 }
 
 /// Refuses a line or record (`what`) that is too long for a decoder.
@@ -64,28 +68,33 @@ pub(super) fn check_length(bytes: usize, what: &str) -> Result<()> {
     }
 }
 
-/// The lines of chunks that follow each other.
+/// Lines of chunks that follow each other.
 #[derive(Default)]
 struct Lines {
-    ended: usize,
-    /// Bytes of the last line so far.
+    text: Vec<u8>,
+    /// Lines that ended and are not blank.
+    seen: usize,
+    /// Where the last line begins.
     open: usize,
-    /// Bytes of the longest one that a chunk or two show.
-    longest: usize,
 }
 
 impl Lines {
-    fn feed(&mut self, chunk: &[u8]) {
-        let mut ends = memchr_iter(b'\n', chunk);
-        match (ends.next(), memrchr(b'\n', chunk)) {
-            (Some(first), Some(last)) => {
-                self.ended += 1 + ends.count();
-                self.longest = self.longest.max(self.open + first);
-                self.open = chunk.len() - last - 1;
+    /// Takes in a chunk, up to the end of line number `most`.
+    fn feed(&mut self, chunk: &[u8], most: usize) -> Result<()> {
+        let before = self.text.len();
+        self.text.extend_from_slice(chunk);
+        for end in memchr_iter(b'\n', chunk) {
+            let end = before + end;
+            check_length(end - self.open, "line")?;
+            let is_blank = self.text[self.open..end].trim_ascii().is_empty();
+            self.seen += usize::from(!is_blank);
+            self.open = end + 1;
+            if self.seen == most {
+                self.text.truncate(self.open);
+                return Ok(());
             }
-            _ => self.open += chunk.len(),
         }
-        self.longest = self.longest.max(self.open);
+        check_length(self.text.len() - self.open, "line")
     }
 }
 
@@ -94,11 +103,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_are_counted_across_chunks() {
-        let mut lines = Lines::default();
-        for chunk in [&b"a\nbb"[..], b"bb", b"", b"b\n\nc"] {
-            lines.feed(chunk);
+    fn lines_are_found_across_chunks() {
+        let ends = [(1, "a\n"), (2, "a\nbbb\n"), (3, "a\nbbb\n \nc\n"), (9, "a\nbbb\n \nc\nd")];
+        for (most, expected) in ends {
+            let mut lines = Lines::default();
+            for chunk in ["a\nb", "b", "", "b\n \nc", "\nd"] {
+                if lines.seen < most {
+                    lines.feed(chunk.as_bytes(), most).unwrap();
+                }
+            }
+            assert_eq!(String::from_utf8(lines.text).unwrap(), expected, "{most}");
         }
-        assert_eq!((lines.ended, lines.open, lines.longest), (3, 1, 5));
     }
 }

@@ -158,8 +158,8 @@ impl Session {
         listed: ListedFiles,
         options: &TableOptions,
     ) -> Result<(TableFiles, FilesSpec)> {
-        let (state, url) = (self.context().state(), self.new_store_url()?);
+        let url = self.new_store_url()?;
         let counters = Arc::clone(self.counters());
-        infer_table(&state, listed, options, url, counters, self.cache()).await
+        infer_table(listed, options, url, counters, self.cache()).await
     }
 }

@@ -239,7 +239,8 @@ from tensorquery.loading.create import create_dataloader
 def read():
     return int(open("/proc/self/io").read().split()[1])
 folder, sql = sys.argv[1:]
-tq.Session().sql("SELECT 1 AS one").to_arrow()
+# Modules are imported at first use.
+list(create_dataloader("SELECT 1 AS one", session=tq.Session(), output_format="numpy")[0])
 before = read()
 session = tq.Session()
 session.register_parquet("t", folder)
