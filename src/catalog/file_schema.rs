@@ -4,21 +4,19 @@ use std::sync::Arc;
 
 use arrow::datatypes::{DataType, Fields, Schema, TimeUnit};
 use arrow::json::reader::infer_json_schema;
-use datafusion::datasource::file_format::file_compression_type::FileCompressionType;
 use datafusion::error::DataFusionError;
 use futures::{StreamExt, TryStreamExt};
-use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
+use object_store::{ObjectMeta, ObjectStore};
 
 use super::agree::possible;
 use super::csv_schema;
 use super::json_array;
-use super::long_lines::{first_lines, unpacking};
+use super::long_lines::{first_lines, text_of};
 use crate::formats::avro::read_avro_head;
 use crate::formats::ipc::{MessageIndex, read_ipc_head};
 use crate::formats::orc::read_orc_footer;
 use crate::formats::{
-    ArrowFormat, CsvFormat, FooterCache, Format, JsonFormat, caught, concurrent_files,
-    read_footer,
+    ArrowFormat, CsvFormat, FooterCache, Format, JsonFormat, caught, concurrent_files, read_footer,
 };
 use crate::{Error, Result};
 
@@ -77,20 +75,16 @@ impl Infer<'_> {
     }
 
     async fn csv(&self, csv: &CsvFormat, meta: &ObjectMeta) -> Result<Schema> {
-        let stored = self.unpacked.get(&meta.location).await?.into_stream();
-        let left: FileCompressionType = csv.options().compression.into();
-        let text = left.convert_stream(stored.map_err(DataFusionError::from).boxed())?;
-        let compression = self.format.compression();
-        let text = text.map_err(|error| unpacking(compression, error));
+        let text = text_of(self.unpacked, meta, self.format.compression()).await?;
         let rows = if self.is_declared { 0 } else { self.rows };
-        Ok(in_microseconds(&csv_schema::infer(csv, text.boxed(), rows).await?))
+        Ok(in_microseconds(&csv_schema::infer(csv, text, rows).await?))
     }
 
     async fn json(&self, json: &JsonFormat, meta: &ObjectMeta) -> Result<(Schema, Format)> {
         let compression = self.format.compression();
         let array = match json.array {
             Some(array) => array,
-            None => json_array::is_array(self.store, meta, compression).await?,
+            None => json_array::is_array(self.unpacked, meta, compression).await?,
         };
         let chosen = JsonFormat { array: Some(array), ..json.clone() };
         let schema = match array {

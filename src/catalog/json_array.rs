@@ -3,17 +3,19 @@
 //! reads them.
 
 use std::fmt;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader};
 use std::sync::Arc;
 
 use arrow::datatypes::Schema;
 use arrow::json::reader::infer_json_schema_from_iterator;
 use bytes::{Buf, Bytes};
 use datafusion::datasource::file_format::file_compression_type::FileCompressionType;
+use futures::stream::{self, StreamExt, TryStreamExt};
 use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, SeqAccess, Visitor};
 use serde_json::Value;
 
+use super::long_lines::text_of;
 use crate::formats::Compression;
 use crate::{Error, Result};
 
@@ -22,6 +24,9 @@ const PROBE: u64 = 64 << 10;
 
 /// Returns true if the file's first character opens an array; no line of an object each begins so.
 ///
+/// # Arguments
+/// `store` unpacks compressed files that DataFusion does not ([`Compression::members`]).
+///
 /// # Errors
 /// Errors of the store, and `Data` where the file cannot be decompressed.
 pub(super) async fn is_array(
@@ -29,17 +34,25 @@ pub(super) async fn is_array(
     meta: &ObjectMeta,
     compression: Compression,
 ) -> Result<bool> {
-    let bytes = match (compression, meta.size) {
-        (_, 0) => return Ok(false),
-        (Compression::None, size) => store.get_range(&meta.location, 0..size.min(PROBE)).await?,
-        // A decoder may need a whole block before it gives a byte.
-        _ => store.get(&meta.location).await?.bytes().await?,
-    };
-    for byte in reader(bytes, compression)?.take(PROBE).bytes() {
-        let byte = byte.map_err(|error| undecompressable(compression, error))?;
-        if !byte.is_ascii_whitespace() {
-            return Ok(byte == b'[');
+    if meta.size == 0 {
+        return Ok(false);
+    }
+    let mut text = match compression {
+        Compression::None => {
+            let begin = store.get_range(&meta.location, 0..meta.size.min(PROBE)).await?;
+            stream::iter([Ok(begin)]).boxed()
         }
+        _ => text_of(store, meta, compression).await?,
+    };
+    let mut left = PROBE as usize;
+    while left > 0
+        && let Some(chunk) = text.try_next().await?
+    {
+        let here = &chunk[..chunk.len().min(left)];
+        if let Some(byte) = here.iter().find(|byte| !byte.is_ascii_whitespace()) {
+            return Ok(*byte == b'[');
+        }
+        left -= here.len();
     }
     Ok(false)
 }

@@ -3,8 +3,10 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use datafusion::datasource::file_format::file_compression_type::FileCompressionType;
 use datafusion::error::DataFusionError;
+use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt};
 use memchr::memchr_iter;
 use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
@@ -14,36 +16,46 @@ use crate::bounds::LINE;
 use crate::formats::Compression;
 use crate::{Error, Result};
 
-/// The first `lines` lines of a file that are not blank. No more is read than that takes.
+/// The text of a file, as it comes.
 ///
 /// # Arguments
 /// `store` unpacks compressed files that DataFusion does not ([`Compression::members`]).
 ///
 /// # Errors
-/// `Data` for a line that is too long, and where the file cannot be decompressed; storage errors.
+/// `Data` where the file cannot be decompressed, from the stream as well; storage errors.
+pub(super) async fn text_of(
+    store: &Arc<dyn ObjectStore>,
+    meta: &ObjectMeta,
+    compression: Compression,
+) -> Result<BoxStream<'static, Result<Bytes>>> {
+    let stored = store.get(&meta.location).await?.into_stream().map_err(DataFusionError::from);
+    let left: FileCompressionType = compression.left().into();
+    let text = left.convert_stream(stored.boxed())?;
+    Ok(text.map_err(move |error| unpacking(compression, error)).boxed())
+}
+
+/// The first `lines` lines of a file that are not blank. No more is read than that takes.
+///
+/// # Errors
+/// `Data` for a line that is too long; those of [`text_of`].
 pub(super) async fn first_lines(
     store: &Arc<dyn ObjectStore>,
     meta: &ObjectMeta,
     compression: Compression,
     lines: usize,
 ) -> Result<Vec<u8>> {
-    let stored = store.get(&meta.location).await?.into_stream().map_err(DataFusionError::from);
-    let left: FileCompressionType = match compression.members() {
-        Some(_) => FileCompressionType::UNCOMPRESSED,
-        None => compression.variant().into(),
-    };
-    let mut text = left.convert_stream(stored.boxed())?;
+    let mut text = text_of(store, meta, compression).await?;
     let mut found = Lines::default();
     while found.seen < lines
-        && let Some(chunk) = text.next().await
+        && let Some(chunk) = text.try_next().await?
     {
-        found.feed(&chunk.map_err(|error| unpacking(compression, error))?, lines)?;
+        found.feed(&chunk, lines)?;
     }
     Ok(found.text)
 }
 
 /// Converts an error from below a decoder: keeps the store's error if there is one.
-pub(super) fn unpacking(compression: Compression, error: DataFusionError) -> Error {
+fn unpacking(compression: Compression, error: DataFusionError) -> Error {
     let DataFusionError::IoError(error) = error else { return error.into() };
     match error.downcast::<DataFusionError>() {
         Ok(of_store) => of_store.into(),

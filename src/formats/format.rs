@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use datafusion::common::config::{CsvOptions, JsonOptions, TableParquetOptions};
+use datafusion::common::config::TableParquetOptions;
 use datafusion::common::parsers::CompressionTypeVariant;
 use datafusion::datasource::file_format::file_compression_type::FileCompressionType;
 use datafusion::datasource::physical_plan::parquet::ParquetFileReaderFactory;
@@ -60,7 +60,7 @@ impl Compression {
 
     /// The compression that DataFusion itself has to undo, after a store has unpacked
     /// [`members`](Self::members).
-    fn left(self) -> CompressionTypeVariant {
+    pub fn left(self) -> CompressionTypeVariant {
         match self.members() {
             Some(_) => CompressionTypeVariant::UNCOMPRESSED,
             None => self.variant(),
@@ -126,20 +126,6 @@ impl CsvFormat {
     pub fn delimiter(&self) -> u8 {
         self.delimiter.unwrap_or(b',')
     }
-
-    /// DataFusion's options.
-    pub fn options(&self) -> CsvOptions {
-        CsvOptions {
-            has_header: Some(self.header),
-            delimiter: self.delimiter(),
-            quote: self.quote,
-            escape: self.escape,
-            comment: self.comment,
-            compression: self.compression.unwrap_or_default().left(),
-            newlines_in_values: Some(true),
-            ..CsvOptions::default()
-        }
-    }
 }
 
 /// How JSON files are written.
@@ -155,15 +141,6 @@ impl JsonFormat {
     /// Returns true if each file is one array.
     pub fn is_array(&self) -> bool {
         self.array == Some(true)
-    }
-
-    /// DataFusion's options.
-    pub fn options(&self) -> JsonOptions {
-        JsonOptions {
-            compression: self.compression.unwrap_or_default().left(),
-            newline_delimited: !self.is_array(),
-            ..JsonOptions::default()
-        }
     }
 }
 

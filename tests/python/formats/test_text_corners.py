@@ -8,6 +8,8 @@ import csv
 import gzip
 import io
 import lzma
+from pathlib import Path
+from random import Random
 
 import pyarrow as pa
 import pytest
@@ -142,6 +144,32 @@ def test_types_are_inferred_from_more_than_one_chunk(session, ending, options):
     found = session.table("t").to_arrow()
     assert found["a"].to_pylist() == list(range(1500))
     assert set(found["b"].to_pylist()) == {judged(text, **options)[0]["b"]}
+
+
+@pytest.mark.skipif(not Path("/proc/self/io").exists(), reason="needs Linux")
+@pytest.mark.parametrize("compression", ["none", "gzip"])
+def test_types_of_lines_are_inferred_from_the_first_ones_alone(tmp_path, compression):
+    """Blank lines do not count; what comes after is not read, whatever it is."""
+    random = Random(7)
+    lines = [f'{{"id": {row}, "text": "{random.randbytes(50).hex()}"}}\n' for row in range(60_000)]
+    text = "\n".join(lines[:3]) + "".join(lines[3:]) + "not JSON\n"
+    write = {"none": open, "gzip": gzip.open}[compression]
+    with write(tmp_path / "lines.json", "wt") as file:
+        file.write(text)
+
+    def bytes_read():
+        return int(Path("/proc/self/io").read_text().split()[1])
+
+    options = {"compression": compression, "infer_rows": 4}
+    for _ in range(2):  # Modules are imported at first use.
+        session, before = tq.Session(), bytes_read()
+        session.register_json("t", tmp_path / "lines.json", **options)
+        read = bytes_read() - before
+    assert 0 < read < (tmp_path / "lines.json").stat().st_size / 4
+    schema = session.table("t").schema
+    assert schema.field("id").type == pa.int64()
+    with pytest.raises(tq.DataError, match="JSON"):
+        session.table("t").to_arrow()
 
 
 def test_the_types_of_all_pieces_count(session):

@@ -516,6 +516,25 @@ pub(super) fn wanted_rows(
     Some(wanted)
 }
 
+/// Returns true if nearly all rows of `groups` are in `only`, so that it is better to decode all.
+pub(super) fn is_dense(
+    only: &ParquetAccessPlan,
+    footer: &ParquetMetaData,
+    groups: Range<usize>,
+) -> bool {
+    let (mut wanted, mut all) = (0, 0);
+    for number in groups {
+        let rows = usize::try_from(footer.row_group(number).num_rows()).unwrap_or(usize::MAX);
+        all += rows;
+        wanted += match only.inner().get(number) {
+            Some(RowGroupAccess::Skip) => 0,
+            Some(RowGroupAccess::Selection(selection)) => selection.row_count().min(rows),
+            Some(RowGroupAccess::Scan) | None => rows,
+        };
+    }
+    wanted as f64 > DENSE * all as f64
+}
+
 /// Returns true if the decoder can pass over values of `leaves`: it cannot where differences are
 /// packed in blocks of another size than most writers choose, which a page does not say before it
 /// is read.

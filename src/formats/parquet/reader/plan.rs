@@ -13,7 +13,7 @@ use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr::projection::ProjectionExprs;
 use parquet::file::metadata::ParquetMetaData;
 
-use super::group::{Group, Wanted, can_skip, row_bytes, wanted_rows};
+use super::group::{Group, Wanted, can_skip, is_dense, row_bytes, wanted_rows};
 use super::lengths::{BatchEnds, Lengths};
 use super::row_major::Matrices;
 use super::scan::ColumnScan;
@@ -61,7 +61,7 @@ impl<'a> ColumnRequest<'a> {
     /// Takes a split that can be read column by column. Returns None if DataFusion's own scan is to
     /// read it: other formats; files whose Bloom filters may exclude row groups; types that it
     /// reads in its own way; parts of row groups with values that cannot be skipped. Remote files
-    /// without a predicate, and parts of row groups, gain nothing here. Columns that DataFusion
+    /// without a predicate, and small parts of row groups, gain nothing here. Columns that DataFusion
     /// reads wrongly are read here in any case: see [`is_hard`].
     ///
     /// # Errors
@@ -83,7 +83,10 @@ impl<'a> ColumnRequest<'a> {
             _ => return Ok(None),
         };
         let skips = self.skips();
-        let gains_nothing = only.is_some() || local.is_none() && predicate.is_none();
+        let gains_nothing = match only {
+            Some(only) => local.is_none() || !is_dense(only, &footer, groups.clone()),
+            None => local.is_none() && predicate.is_none(),
+        };
         if gains_nothing && !has_hard(&footer, groups.clone(), skips) {
             return Ok(None);
         }

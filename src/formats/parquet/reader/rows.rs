@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, BooleanArray};
 use arrow::buffer::BooleanBuffer;
-use arrow::compute::{concat_batches, filter};
+use arrow::compute::{FilterBuilder, concat_batches};
 use arrow::record_batch::RecordBatch;
 use bytes::Bytes;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReader;
@@ -136,8 +136,11 @@ impl GroupRows {
         }
         let here = BooleanArray::new(wanted.slice(self.at, rows), None);
         self.at += rows;
-        let columns = columns.map(|column| Ok(filter(&column, &here)?));
-        Ok(Some((here.true_count(), columns.collect::<Result<_>>()?)))
+        let rows = here.true_count();
+        // Where its runs are is found once for all columns.
+        let filter = FilterBuilder::new(&here).optimize().build();
+        let columns = columns.map(|column| Ok(filter.filter(&column)?));
+        Ok(Some((rows, columns.collect::<Result<_>>()?)))
     }
 }
 

@@ -3,8 +3,9 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use arrow::array::NullBufferBuilder;
 use arrow::array::{
-    ArrayRef, ArrowPrimitiveType, BooleanBuilder, NullArray, PrimitiveBuilder, StringBuilder,
+    ArrayRef, ArrowPrimitiveType, BooleanBuilder, NullArray, PrimitiveArray, StringBuilder,
     StringViewBuilder, downcast_integer,
 };
 use arrow::compute::kernels::cast_utils::Parser;
@@ -143,7 +144,7 @@ impl<'a> Text<'a> {
 
     /// Without a minus, and whether there was one.
     fn without_minus(self) -> (Self, bool) {
-        let is_negative = self.whole().starts_with('-');
+        let is_negative = self.begin < self.end && self.of.as_bytes()[self.begin] == b'-';
         (Self { begin: self.begin + usize::from(is_negative), ..self }, is_negative)
     }
 
@@ -183,14 +184,21 @@ fn primitives<'a, T: ArrowPrimitiveType>(
     texts: impl ExactSizeIterator<Item = Option<Text<'a>>>,
     parse: impl Fn(Text<'a>) -> Option<T::Native>,
 ) -> Option<ArrayRef> {
-    let mut values = PrimitiveBuilder::<T>::with_capacity(texts.len());
+    let mut values = Vec::with_capacity(texts.len());
+    let mut nulls = NullBufferBuilder::new(texts.len());
     for text in texts {
         match text {
-            Some(text) => values.append_value(parse(text)?),
-            None => values.append_null(),
+            Some(text) => {
+                values.push(parse(text)?);
+                nulls.append_non_null();
+            }
+            None => {
+                values.push(T::Native::default());
+                nulls.append_null();
+            }
         }
     }
-    Some(Arc::new(values.finish()))
+    Some(Arc::new(PrimitiveArray::<T>::new(values.into(), nulls.finish())))
 }
 
 fn boolean(text: &str) -> Option<bool> {

@@ -51,27 +51,40 @@ impl JsonRead {
     }
 }
 
-/// The kinds of values in a text.
-#[derive(Clone, Copy, PartialEq, Eq)]
+/// The kinds of values in a text, a bit for each.
+#[derive(Clone, Copy)]
 enum Kind {
-    Text,
-    Number,
-    Truth,
-    Null,
+    Text = 1,
+    Number = 2,
+    Truth = 4,
+    Null = 8,
     /// An object or a list.
-    Nested,
+    Nested = 16,
 }
 
 /// The kinds that a column takes, as `arrow-json` does.
-fn takes(column: &DataType, kind: Kind) -> bool {
-    match kind {
-        Kind::Null => true,
-        Kind::Nested => false,
-        Kind::Truth => matches!(column, DataType::Boolean | DataType::Utf8 | DataType::Utf8View),
-        Kind::Number => *column != DataType::Boolean,
-        Kind::Text => !matches!(column, DataType::Boolean | DataType::Float64),
-    }
+fn kinds(column: &DataType) -> u8 {
+    let of = match column {
+        DataType::Boolean => Kind::Truth as u8,
+        DataType::Float64 => Kind::Number as u8,
+        DataType::Utf8 | DataType::Utf8View => {
+            Kind::Text as u8 | Kind::Number as u8 | Kind::Truth as u8
+        }
+        _ => Kind::Text as u8 | Kind::Number as u8,
+    };
+    of | Kind::Null as u8
 }
+
+/// For each byte, whether numbers have it.
+static IN_NUMBERS: [bool; 256] = {
+    let mut found = [false; 256];
+    let mut bytes: &[u8] = b"0123456789-+.eE";
+    while let [byte, rest @ ..] = bytes {
+        found[*byte as usize] = true;
+        bytes = rest;
+    }
+    found
+};
 
 /// A key that was seen.
 struct Key {
@@ -83,20 +96,23 @@ struct Key {
 /// The plain objects of a JSON text.
 pub(in crate::formats::text) struct PlainJson {
     read: JsonRead,
+    /// The kinds that each column takes.
+    kinds: Vec<u8>,
     /// Keys in the order in which objects mostly have them.
     keys: Vec<Key>,
 }
 
 impl PlainJson {
     pub(in crate::formats::text) fn new(read: JsonRead) -> Self {
-        Self { read, keys: Vec::new() }
+        let fields = read.schema.fields().iter();
+        let kinds = fields.map(|field| kinds(field.data_type())).collect();
+        Self { read, kinds, keys: Vec::new() }
     }
 
     /// The end of the object that begins at byte `at`. Its values are appended to `spans`.
     fn object(&mut self, text: &[u8], mut at: usize, spans: &mut Vec<Span>) -> Result<usize, Stop> {
-        let columns = Arc::clone(&self.read.schema);
         let record = spans.len();
-        spans.resize(record + columns.fields().len(), NULL);
+        spans.resize(record + self.kinds.len(), NULL);
         if byte(text, at)? != b'{' {
             return Err(Stop::Unclear);
         }
@@ -115,7 +131,7 @@ impl PlainJson {
             if let Some(column) = column {
                 let kept = &mut spans[record + column];
                 // Of a key that comes twice, arrow-json takes the later value.
-                if *kept != NULL || !takes(columns.field(column).data_type(), kind) {
+                if *kept != NULL || self.kinds[column] & kind as u8 == 0 {
                     return Err(Stop::Unclear);
                 }
                 *kept = span;
@@ -256,9 +272,7 @@ fn value(text: &[u8], at: usize, is_passed: bool) -> Result<(Span, Kind, usize),
             Ok(((begin, close), Kind::Text, end + 1))
         }
         b'-' | b'0'..=b'9' => {
-            let is_of_number =
-                |byte: &u8| matches!(byte, b'0'..=b'9' | b'-' | b'+' | b'.' | b'e' | b'E');
-            let length = text[at..].iter().position(|byte| !is_of_number(byte));
+            let length = text[at..].iter().position(|byte| !IN_NUMBERS[usize::from(*byte)]);
             // More digits may come.
             let end = at + length.ok_or(Stop::End)?;
             Ok((span(at, end), Kind::Number, end))
