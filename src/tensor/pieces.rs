@@ -41,23 +41,38 @@ impl Pieces {
     }
 
     /// Numbers the elements of each piece from zero in `positions`, and writes the piece's number to
-    /// `documents`. In `loss` all elements but the first of a piece are marked.
+    /// `documents`. In `loss` all elements but the first of a piece are 1. Elements of no piece are 0,
+    /// -1 and 0.
     ///
     /// # Errors
-    /// `Config` for a piece that does not lie in one of them.
+    /// `Config` for a piece that does not lie in one of them, or that begins before the end of the one before.
     pub fn mark(
         &self,
         positions: &mut [i64],
         documents: &mut [i64],
         loss: &mut [u8],
     ) -> Result<()> {
-        for ((number, to), length) in (0_i64..).zip(&self.to).zip(&self.lengths) {
-            let range = range(*to, *length, 1).ok_or_else(outside)?;
-            let positions = positions.get_mut(range.clone()).ok_or_else(outside)?;
-            positions.iter_mut().zip(0..).for_each(|(position, own)| *position = own);
-            documents.get_mut(range.clone()).ok_or_else(outside)?.fill(number);
-            let loss = loss.get_mut(range).ok_or_else(outside)?;
-            loss.iter_mut().skip(1).for_each(|mark| *mark = 1);
+        let all = positions.len();
+        if documents.len() != all || loss.len() != all {
+            return Err(outside());
+        }
+        let ends = self.to.iter().zip(&self.lengths).map(|(to, length)| to.checked_add(*length));
+        let mut done = 0;
+        // Behind the last piece is a gap, too.
+        let pieces = (0_i64..).zip(self.to.iter().zip(ends)).map(Some).chain([None]);
+        for piece in pieces {
+            let begin = piece.map_or(all, |(_, (to, _))| *to);
+            let gap = done..begin;
+            positions.get_mut(gap.clone()).ok_or_else(outside)?.fill(0);
+            documents[gap.clone()].fill(-1);
+            loss[gap].fill(0);
+            let Some((number, (_, end))) = piece else { break };
+            done = end.ok_or_else(outside)?;
+            let own = positions.get_mut(begin..done).ok_or_else(outside)?;
+            own.iter_mut().zip(0..).for_each(|(position, own)| *position = own);
+            documents[begin..done].fill(number);
+            loss[begin..done].fill(1);
+            loss[begin..done].iter_mut().take(1).for_each(|first| *first = 0);
         }
         Ok(())
     }
@@ -87,7 +102,7 @@ mod tests {
         let mut target = [0; 12];
         pieces.copy(&source, &mut target, 2, &[2, 0]).unwrap();
         assert_eq!(target, [3, 3, 4, 4, 5, 5, 0, 0, 1, 1, 2, 2]);
-        let (mut positions, mut documents, mut loss) = ([0; 6], [-1; 6], [0; 6]);
+        let (mut positions, mut documents, mut loss) = ([9; 6], [9; 6], [9; 6]);
         pieces.mark(&mut positions, &mut documents, &mut loss).unwrap();
         assert_eq!(positions, [0, 1, 2, 0, 0, 1]);
         assert_eq!(documents, [0, 0, 0, -1, 1, 1]);
@@ -107,5 +122,7 @@ mod tests {
         assert!(pieces.copy(&[0; 8], &mut [0; 8], 1, &[]).is_err());
         assert!(pieces.mark(&mut [0; 5], &mut [0; 4], &mut [0; 5]).is_err());
         assert!(pieces.mark(&mut [0; 5], &mut [0; 5], &mut [0; 5]).is_ok());
+        let overlapping = Pieces::try_new(&[0, 1], &[2, 2]).unwrap();
+        assert!(overlapping.mark(&mut [0; 5], &mut [0; 5], &mut [0; 5]).is_err());
     }
 }

@@ -87,8 +87,8 @@ class ReadPacks:
         document = document.reshape(-1)
         read = self._rows.take(distinct)
         shape = (packs, pack.length)
-        positions, documents = np.zeros(shape, np.int64), np.full(shape, -1, np.int64)
-        has_loss = np.zeros(shape, np.uint8)
+        positions, documents = np.empty(shape, np.int64), np.empty(shape, np.int64)
+        has_loss = np.empty(shape, np.uint8)
         _core.mark_pieces(positions, documents, has_loss, begins, lengths)
         has_loss = has_loss.view(np.bool_)
 

@@ -308,7 +308,10 @@ def test_a_filter_with_a_subquery_of_several_rows_is_refused(folder):
         ("SELECT CAST(array_agg(k) AS INT[][]) AS v FROM t", "a list of fewer dimensions"),
         ("SELECT id FROM t ORDER BY list(k)", "no aggregate|Invalid function"),
         ("SELECT list(k ORDER BY id) FROM t", "no aggregate and no window function is called list"),
-        ("SELECT hash64(*) FROM t", r"hash64\(\*\) is not supported: count\(\*\) alone takes a star"),
+        (
+            "SELECT hash64(*) FROM t",
+            r"hash64\(\*\) is not supported: count\(\*\) alone takes a star",
+        ),
         ("SELECT sum(*) FROM t", r"sum\(\*\) is not supported"),
         ("SELECT k FROM t GROUP BY GROUPING SETS (ROLLUP (k), id)", "ROLLUP in GROUPING SETS"),
     ],
