@@ -124,7 +124,8 @@ impl Wanted {
         }))
     }
 
-    fn is_dense(&self) -> bool {
+    /// Returns true if nearly all are.
+    pub(super) fn is_dense(&self) -> bool {
         self.count() as f64 > DENSE * self.rows as f64
     }
 }

@@ -124,7 +124,9 @@ impl ColumnScan {
         let (footer, schema) = (Arc::clone(&self.footer), Arc::clone(&self.physical));
         let all: Vec<usize> = self.columns.iter().copied().chain(self.matrices.columns()).collect();
         let mut group = Group::new(footer, schema, number, &all);
-        if !self.needs_all {
+        // Where few rows were deleted, hardly a page has none left, and decoding all is faster.
+        let decodes_all = self.stages.is_empty() && wanted.is_dense();
+        if !self.needs_all && !decodes_all {
             group = group.part(&wanted);
         }
         let mut kept: Kept = Vec::new();
