@@ -21,7 +21,7 @@ BENCH_ARGS ?=
 # DataFusion is compiled once. abi3 needs no interpreter to build against; see Cargo.toml.
 RUST_SOURCES := Cargo.toml Cargo.lock $(shell find src -name '*.rs' 2>/dev/null)
 
-.PHONY: help audit differential differential-planted setup demo docs fetch browser test test-rust test-fast test-python test-times test-shuffled test-cpus coverage test-servers test-faults test-leaks test-signals test-ballista wheel test-wheel prove slt lint bench bench-micro bench-paired bench-epochs bench-rows bench-packing bench-windows bench-iceberg bench-delta bench-scale bench-staging bench-storage bench-device stubtest golden iceberg-fixtures delta-fixtures delta-judge fixtures fuzz fuzz-collections miri races clean
+.PHONY: help audit differential differential-planted setup demo docs fetch browser test test-rust test-fast test-python test-times test-shuffled test-cpus coverage test-servers test-faults test-leaks test-long test-signals test-ballista wheel test-wheel prove slt lint bench bench-micro bench-paired bench-epochs bench-rows bench-packing bench-windows bench-iceberg bench-delta bench-scale bench-staging bench-storage bench-device stubtest golden iceberg-fixtures delta-fixtures delta-judge fixtures fuzz fuzz-collections miri races clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -111,6 +111,9 @@ browser: ## Install Chromium by apt; tests draw the notebook in it
 
 test-faults: $(READY) test-servers ## Try every fault of a store on every format, with several seeds (some minutes)
 	TENSORQUERY_LONG_FAULTS=1 $(BIN)/python -m pytest tests/python/storage/test_faults.py tests/python/delta/test_delta_faults.py
+
+test-long: $(READY) ## Try three times as many random cases of the property tests of states, Iceberg, packs and windows (some ten minutes)
+	TENSORQUERY_LONG_EXAMPLES=1 $(BIN)/python -m pytest $(addprefix tests/python/,sharding/test_checkpoint.py iceberg/test_iceberg_pyiceberg.py iceberg/test_iceberg_promises.py loading/test_packing.py loading/test_windows.py)
 
 HOURS ?= 1
 

@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader
 import iceberg_fixtures as fixtures
 import stopping
 import tensorquery as tq
+from examples import examples
 from stopping import SHUFFLES
 
 # Not about the machine that runs the tests.
@@ -71,7 +72,7 @@ def at(topology, rank, **options):
 
 
 @pytest.mark.slow
-@settings(max_examples=120)
+@settings(max_examples=examples(40))
 @given(
     name=st.sampled_from(TABLES),
     where=st.sampled_from(FILTERS),
@@ -100,7 +101,7 @@ def test_each_row_once_in_equal_steps(
 
 
 @pytest.mark.slow
-@settings(max_examples=80)
+@settings(max_examples=examples(27))
 @given(
     name=st.sampled_from(TABLES),
     where=st.sampled_from(FILTERS[:3]),

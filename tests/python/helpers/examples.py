@@ -1,0 +1,10 @@
+"""How many random cases a property test tries."""
+
+import os
+
+__all__ = ["examples"]
+
+
+def examples(some: int) -> int:
+    """So many, and three times as many in ``make test-long``."""
+    return some * (3 if os.environ.get("TENSORQUERY_LONG_EXAMPLES") else 1)
