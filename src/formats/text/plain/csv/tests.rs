@@ -291,7 +291,7 @@ fn formats_that_are_not_plain_are_decoded_as_arrow_csv_decodes_them() {
         "'a,b',1\n#c,2\n",
         "\"a\\\"b\",1\n",
         "a;1\nb;2\n",
-        "a\01\nb\02",
+        "a\x001\nb\x002",
         "a\"1\"b\n",
         "a,1\nb,2\n",
     ];

@@ -129,7 +129,7 @@ fn text(random: &mut Random, types: &[DataType], oddness: Option<usize>) -> Vec<
         if let Some(oddness) = oddness
             && random.below(oddness) == 0
         {
-            text.extend_from_slice(&random.of(&[&b"\xff"[..], b",", b"}", b"[]", b"1"]).to_vec());
+            text.extend_from_slice(random.of(&[&b"\xff"[..], b",", b"}", b"[]", b"1"]));
         }
         text.extend_from_slice(end.as_bytes());
     }
