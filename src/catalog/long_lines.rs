@@ -34,7 +34,8 @@ pub(super) async fn text_of(
     Ok(text.map_err(move |error| unpacking(compression, error)).boxed())
 }
 
-/// The first `lines` lines of a file that are not blank. No more is read than that takes.
+/// The first `lines` lines of a file that are not blank. No more is read than that takes: DataFusion 53.1 and 55.0 read all of
+/// an object into memory before they look at its first line.
 ///
 /// # Errors
 /// `Data` for a line that is too long; those of [`text_of`].
