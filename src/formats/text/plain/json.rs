@@ -66,7 +66,6 @@ enum Kind {
 fn kinds(column: &DataType) -> u8 {
     let of = match column {
         DataType::Boolean => Kind::Truth as u8,
-        DataType::Float64 => Kind::Number as u8,
         DataType::Utf8 | DataType::Utf8View => {
             Kind::Text as u8 | Kind::Number as u8 | Kind::Truth as u8
         }

@@ -48,7 +48,8 @@ impl Case {
     }
 }
 
-const ODD: [&str; 34] = [
+const ODD: [&str; 35] = [
+    "{\"k\": \"\\ud800\"}",
     "x",
     "\"",
     "nul",
