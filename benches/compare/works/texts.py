@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import data
 
 from compare.bench import Bench
@@ -24,7 +26,7 @@ def json_files(bench: Bench) -> None:
     _read(bench, "json", "NDJSON")
 
 
-def _read(bench: Bench, form: str, what: str, **parts: object) -> None:
+def _read(bench: Bench, form: str, what: str, **parts: Any) -> None:
     request = bench.request(data.text(form), format=form, **parts)
     runs = bench.compare(what, request, [OURS, *ENGINES])
     bench.ratio(f"{what}: 1 × polars", runs, "polars", at_least=AT_LEAST)
