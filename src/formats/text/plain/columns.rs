@@ -3,10 +3,9 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use arrow::array::NullBufferBuilder;
 use arrow::array::{
-    ArrayRef, ArrowPrimitiveType, BooleanBuilder, NullArray, PrimitiveArray, StringBuilder,
-    StringViewBuilder, downcast_integer,
+    ArrayRef, ArrowPrimitiveType, BooleanBuilder, NullArray, NullBufferBuilder, PrimitiveArray,
+    StringBuilder, StringViewBuilder, downcast_integer,
 };
 use arrow::compute::kernels::cast_utils::Parser;
 use arrow::datatypes::{DataType, Field, Fields, Float64Type};
