@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader
 import iceberg_fixtures as fixtures
 import stopping
 import tensorquery as tq
-from examples import examples
+from property_cases import cases
 from stopping import SHUFFLES
 
 # Not about the machine that runs the tests.
@@ -72,7 +72,7 @@ def at(topology, rank, **options):
 
 
 @pytest.mark.slow
-@settings(max_examples=examples(40))
+@settings(max_examples=cases(40))
 @given(
     name=st.sampled_from(TABLES),
     where=st.sampled_from(FILTERS),
@@ -84,7 +84,7 @@ def test_each_row_once_in_equal_steps(
     sessions, without_processes, name, where, shuffle, topology, split_rows
 ):
     query, wanted = query_and_ids(sessions[name], where)
-    world_size, _, batch_size = topology
+    world_size, workers, batch_size = topology
     if not stopping.possible(wanted.total(), world_size, batch_size):
         return
     received, steps = Counter(), set()
@@ -97,11 +97,15 @@ def test_each_row_once_in_equal_steps(
         for batch in batches:
             received.update(batch)
     assert received == wanted
-    assert steps == {math.ceil(math.ceil(wanted.total() / world_size) / batch_size)}
+    least = math.ceil(math.ceil(wanted.total() / world_size) / batch_size)
+    # One rank with a filter does not count, so each of its workers may have a short last batch.
+    most = least + max(0, workers - 1) if world_size == 1 and where else least
+    assert len(steps) == 1
+    assert least <= steps.pop() <= most
 
 
 @pytest.mark.slow
-@settings(max_examples=examples(27))
+@settings(max_examples=cases(27))
 @given(
     name=st.sampled_from(TABLES),
     where=st.sampled_from(FILTERS[:3]),

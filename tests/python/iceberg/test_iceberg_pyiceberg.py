@@ -13,8 +13,8 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField
 
 import tensorquery as tq
-from examples import examples
 from iceberg_fixtures import assert_same
+from property_cases import cases
 from pyiceberg_tables import (
     FIELDS,
     PARTITIONED,
@@ -130,7 +130,7 @@ predicates = st.recursive(
 
 
 @pytest.mark.slow
-@settings(max_examples=examples(67))
+@settings(max_examples=cases(67))
 @given(predicate=predicates, partitioned=st.sampled_from(list(PARTITIONED)))
 def test_predicates(tables, predicate, partitioned):
     """Against pyiceberg's scan of the same rows without partitions: with them it fails on null partitions."""

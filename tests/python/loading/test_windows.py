@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import tensorquery as tq
-from examples import examples
+from property_cases import cases
 from ranks import run
 from support import write_parquet
 from tensorquery.sharding import windows
@@ -125,7 +125,7 @@ CASES = {
 
 @given(**CASES, other=st.tuples(st.integers(1, 3), st.integers(2, 4)), part=st.floats(0, 1))
 @settings(
-    max_examples=examples(14),
+    max_examples=cases(14),
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )

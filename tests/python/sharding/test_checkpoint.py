@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader
 import stopping
 import support
 import tensorquery as tq
-from examples import examples
+from property_cases import cases
 from stopping import SHUFFLES, ids, loader_of, query_of, resumed, state_of, take
 
 # Not about the machine that runs the tests.
@@ -65,7 +65,7 @@ def opened(query, state, **options):
 
 
 @pytest.mark.slow
-@settings(max_examples=examples(100))
+@settings(max_examples=cases(100))
 @given(
     where=st.sampled_from(FILTERS),
     shuffle=st.sampled_from(list(SHUFFLES)),
@@ -107,7 +107,7 @@ def test_a_chain_of_stops_on_any_topologies(folder, without_processes, where, sh
 
 
 @pytest.mark.slow
-@settings(max_examples=examples(34))
+@settings(max_examples=cases(34))
 @given(
     where=st.sampled_from(FILTERS),
     shuffle=st.sampled_from(["off", "on", "buffer only"]),
@@ -147,7 +147,7 @@ def test_a_chain_of_uneven_stops(folder, without_processes, where, shuffle, chai
 
 
 @pytest.mark.slow
-@settings(max_examples=examples(34))
+@settings(max_examples=cases(34))
 @given(
     where=st.sampled_from([None, "id % 2 = 0", "id > 33"]),
     shuffle=st.sampled_from(list(SHUFFLES)),
@@ -185,7 +185,7 @@ def test_a_chain_of_stops_with_other_remainders(
 
 
 @pytest.mark.slow
-@settings(max_examples=examples(34))
+@settings(max_examples=cases(34))
 @given(
     where=st.sampled_from(FILTERS),
     shuffle=st.sampled_from(list(SHUFFLES)),

@@ -2,9 +2,9 @@
 
 import os
 
-__all__ = ["examples"]
+__all__ = ["cases"]
 
 
-def examples(some: int) -> int:
+def cases(some: int) -> int:
     """So many, and three times as many in ``make test-long``."""
     return some * (3 if os.environ.get("TENSORQUERY_LONG_EXAMPLES") else 1)
