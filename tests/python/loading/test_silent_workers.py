@@ -8,6 +8,7 @@ import multiprocessing
 import os
 import pickle
 import signal
+import sys
 import threading
 from collections import Counter
 from multiprocessing.connection import Connection
@@ -192,6 +193,30 @@ def test_a_training_process_that_can_no_longer_ask_hears_of_it(
     assert state["epoch"] == epochs
     rest = ids(resumed(query, state, num_workers=2))
     assert Counter(support.flat(received + rest)) == Counter(range(stopping.ROWS))
+
+
+def test_an_exception_of_a_signal_while_a_training_process_asks_keeps_no_lock():
+    """Where a handler can raise: as a call begins, and as it has come back."""
+    context = liveness.asking_at_once(None)
+    for number in itertools.count(1):
+        queue, events = context.Queue(), itertools.count(1)
+
+        def strike(_frame, event, _of, events=events, number=number):
+            if event in ("call", "c_return") and next(events) == number:
+                raise KeyboardInterrupt
+
+        try:
+            sys.setprofile(strike)
+            queue.put(7)
+        except KeyboardInterrupt:
+            with support.alarm(20):
+                queue.put(None)
+        else:
+            break
+        finally:
+            sys.setprofile(None)
+            queue.close()
+    assert number > 5
 
 
 @pytest.mark.slow

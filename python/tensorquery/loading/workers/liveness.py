@@ -21,7 +21,6 @@ import pickle
 import threading
 import traceback
 from collections.abc import Iterator
-from contextlib import nullcontext
 from functools import partial
 from multiprocessing.connection import wait
 from multiprocessing.context import BaseContext
@@ -172,12 +171,14 @@ class _Questions(Queue):  # type: ignore[type-arg]
     _asker: int | None = None
     _closed: bool
     _sem: Any
-    _wlock: Any
     _writer: Any
 
     def __init__(self, maxsize: int = 0, *, ctx: BaseContext) -> None:
         super().__init__(maxsize, ctx=ctx)
         self._asker = os.getpid()
+        # Only threads of this process ask. The lock of `multiprocessing` is entered by Python code: an exception of a signal's
+        # handler, after it is taken and before the block begins, would keep it for ever.
+        self._asking = threading.Lock()
 
     def put(self, obj: Any, block: bool = True, timeout: float | None = None) -> None:
         """Send it."""
@@ -191,8 +192,7 @@ class _Questions(Queue):  # type: ignore[type-arg]
             raise ValueError(f"Queue {self!r} is closed")
         if not self._sem.acquire(block, timeout):
             raise Full
-        # Windows, where a message is written as a whole, has no lock.
-        with self._wlock or nullcontext():
+        with self._asking:
             self._writer.send_bytes(written)
 
 
