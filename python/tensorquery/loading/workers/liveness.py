@@ -15,6 +15,7 @@ the training process asks of its workers, which it would wait for forever.
 from __future__ import annotations
 
 import copy
+import ctypes
 import multiprocessing
 import os
 import pickle
@@ -154,7 +155,8 @@ def _end(error: BaseException) -> NoReturn:
 
 
 def asking_at_once(context: BaseContext | None) -> BaseContext:
-    """A context whose queues send the training process's items at once, so that it hears of failures to send.
+    """A context whose queues send the training process's items at once, so that it hears of failures to send, and whose events
+    need no lock.
 
     Args:
         context: The one that it stands for; None is the default.
@@ -162,7 +164,27 @@ def asking_at_once(context: BaseContext | None) -> BaseContext:
     real = multiprocessing.get_context() if context is None else context
     asking = copy.copy(real)
     asking.Queue = partial(_Questions, ctx=real)  # type: ignore[method-assign]
+    asking.Event = partial(_Flag, ctx=real)  # type: ignore[assignment,method-assign]
     return asking
+
+
+class _Flag:
+    """An event that the training process sets, and for which nobody waits.
+
+    The lock of `multiprocessing.Event` stays taken by a worker that is killed while it looks, and by a signal's exception between
+    taking the lock and the block behind it: then torch would wait for ever when it ends its workers.
+    """
+
+    def __init__(self, *, ctx: BaseContext) -> None:
+        self._is_set = ctx.RawValue(ctypes.c_bool, False)
+
+    def is_set(self) -> bool:
+        """Whether it was set."""
+        return bool(self._is_set.value)
+
+    def set(self) -> None:
+        """Set it."""
+        self._is_set.value = True
 
 
 class _Questions(Queue):  # type: ignore[type-arg]
