@@ -61,6 +61,11 @@ impl Lengths {
         let begun = self.every - std::mem::take(&mut self.at);
         begun + (most - begun) / self.every * self.every
     }
+
+    /// The last batch has so many rows fewer than it was to have: the next one goes on from there.
+    pub(super) fn fall_short(&mut self, rows: usize) {
+        self.at = (self.every - rows % self.every) % self.every;
+    }
 }
 
 #[cfg(test)]

@@ -174,7 +174,9 @@ impl Eligible<'_> {
             let group = Group::new(Arc::clone(&footer), Arc::clone(&physical), *number, &wanted);
             group.is_flat(&wanted)
         };
-        let cuts = cuts.filter(|_| !request.skips() && groups.iter().all(is_flat));
+        // How many rows a condition keeps is not known before it is asked.
+        let is_known = request.predicate.is_none();
+        let cuts = cuts.filter(|_| is_known && groups.iter().all(is_flat));
         let projection = matrices.project(self.projection, &narrow)?;
         let row_bytes = row_bytes(&physical, &wanted);
         Ok(ColumnScan {
@@ -188,7 +190,9 @@ impl Eligible<'_> {
             groups,
             needs_all: self.needs_all,
             // Where there is no column, rows are only counted.
-            by_pages: !columns.is_empty() && cuts.is_some_and(|cuts| cuts.turns),
+            by_pages: !columns.is_empty()
+                && !request.skips()
+                && cuts.is_some_and(|cuts| cuts.turns),
             columns,
             matrices,
             narrow,

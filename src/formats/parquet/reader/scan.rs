@@ -58,7 +58,7 @@ pub struct ColumnScan {
     pub(super) by_pages: bool,
     /// True if all pages are needed of columns that must be read here, despite all other reasons.
     pub(super) needs_all: bool,
-    /// Rows of the row groups that were opened.
+    /// Wanted rows of the row groups that were opened.
     pub(super) passed: usize,
 }
 
@@ -77,9 +77,9 @@ impl ColumnScan {
                     return Ok(Some((batch, (scan, open))));
                 }
                 let Some((number, wanted)) = scan.groups.pop_front() else { return Ok(None) };
+                let rows = wanted.count();
                 open = scan.open(number, wanted).await?;
-                scan.passed +=
-                    usize::try_from(scan.footer.row_group(number).num_rows()).unwrap_or(0);
+                scan.passed += rows;
             }
         })
         .boxed()
