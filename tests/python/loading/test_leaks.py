@@ -18,6 +18,7 @@ import pyarrow as pa
 import pytest
 
 import support
+from tensorquery.loading.workers.shared_memory import SEGMENTS
 
 LONG = bool(os.environ.get("TENSORQUERY_LONG_LEAKS"))
 
@@ -35,6 +36,9 @@ ROUNDS = {
 """By work: rounds after the warm-up, here and in the long run."""
 
 MOST_GROWTH = 8 << 20
+
+SEGMENTS_LENT = {("persistent workers", "descriptors"): 2 * SEGMENTS}
+"""Workers that live on hold as many segments as were ever under way at once: more after an epoch in which the loop was slow."""
 
 
 def written(folder, rows):
@@ -75,7 +79,9 @@ def test_memory_threads_and_descriptors_stay_flat(folder, work):
     half = len(readings) // 2
     early, late = readings[:half], readings[half:]
     for what in ("threads", "descriptors"):
-        assert min(one[what] for one in late) <= max(one[what] for one in early), readings
+        risen = readings[-1][what] - readings[0][what]
+        is_flat = min(one[what] for one in late) <= max(one[what] for one in early)
+        assert is_flat or risen <= SEGMENTS_LENT.get((work, what), 0), readings
     grown = min(one["resident"] for one in late) - min(one["resident"] for one in early)
     assert grown < MOST_GROWTH, readings
 
