@@ -24,9 +24,9 @@ pub fn copy_pieces(
     let pieces = Pieces::try_new(&to.to_vec(py)?, &lengths.to_vec(py)?).map_err(to_py)?;
     let from = from_.to_vec(py)?;
     // SAFETY: `written` and `read` check what they get, and both are held while the slices live.
-    // They are two arrays, which nobody else uses: Python's lock is held.
+    // They are two arrays that `ReadPacks` has just made or read, and that nobody else has yet.
     let (source, target) = unsafe { (read(&source)?, written(&target)?) };
-    pieces.copy(source, target, width, &from).map_err(to_py)
+    py.detach(|| pieces.copy(source, target, width, &from)).map_err(to_py)
 }
 
 /// Numbers the elements of each piece from zero in `positions`, writes the piece's number to
@@ -45,7 +45,7 @@ pub fn mark_pieces(
     // SAFETY: as above.
     let (positions, documents, loss) =
         unsafe { (written(&positions)?, written(&documents)?, written(&loss)?) };
-    pieces.mark(positions, documents, loss).map_err(to_py)
+    py.detach(|| pieces.mark(positions, documents, loss)).map_err(to_py)
 }
 
 /// The elements of an array.

@@ -154,19 +154,27 @@ class Iterations:
         _, builder = self._state.here()
         takes = self._state.plan.epochs.is_dynamic(progress.workers or 0)
         is_raw = in_loader and self.sent.raw
+        threads = self._threads
+        if (
+            threads is None
+            and not progress.workers
+            and getattr(self._transform, "runs_ahead", False)
+        ):
+            # More of them would wait for one another: such a batch is made by many short calls.
+            threads = 1
         # What leaves rows out builds and transforms batches itself.
         skips = self._skipping is not None
         reading = Reading(
             _as_it_is if is_raw or skips else builder.build,
             None if skips else self._transform,
-            self._threads,
+            threads,
             counters,
             self._state.taking() if takes else None,
             is_raw,
         )
         if in_loader:
             return WorkerIterator(source, progress, worker, reading, iteration)
-        if copies is not None or self._threads is not None or skips:
+        if copies is not None or threads is not None or skips:
             return AheadIterator(source, progress, worker, reading, iteration, copies=copies)
         return LoopIterator(source, progress, worker, reading, iteration)
 

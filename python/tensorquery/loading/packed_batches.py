@@ -36,6 +36,11 @@ class Then:
         self._read = read
         self._transform = transform
 
+    @property
+    def runs_ahead(self) -> bool:
+        """Whether a thread may call it ahead of the loop: a transform of the user's is called by the loop's own thread."""
+        return self._transform is None
+
     def __call__(self, batch: Any) -> Any:
         """The batch that the user sees."""
         found = self._read(batch)

@@ -2,6 +2,7 @@
 topology and after every resume, in equal steps, and packs are the same in every process."""
 
 import json
+import threading
 from itertools import chain, islice, pairwise
 
 import numpy as np
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 import tensorquery as tq
 from property_cases import cases
+from tensorquery.loading.packed_batches import ReadPacks
 from tensorquery.sharding.packing import permuted, plan_batches, plan_packs
 
 DOCUMENTS = 300
@@ -395,3 +397,25 @@ def test_a_state_of_other_packs_is_refused_and_packs_are_not_refreshed(query):
         dataset.receipt()
     with pytest.raises(tq.ConfigError, match="no mixture"):
         packs_of(tq.mix([(query, 0.5), (query, 0.5)]))
+
+
+def test_packs_are_read_ahead_of_the_loop_and_a_transform_is_called_by_it(query, monkeypatch):
+    read_by, called_by = set(), set()
+    gather = ReadPacks.__call__
+
+    def reads(self, batch):
+        read_by.add(threading.current_thread().name)
+        return gather(self, batch)
+
+    def transform(batch):
+        called_by.add(threading.current_thread().name)
+        return batch
+
+    monkeypatch.setattr(ReadPacks, "__call__", reads)
+    packs, _ = packs_of(query)
+    expected = tokens_in(packs)
+    assert read_by == {"tensorquery-transform_0"}
+    read_by.clear()
+    loader, _ = packs_of(query, transform=transform)
+    assert tokens_in(loader) == expected
+    assert read_by == called_by == {threading.current_thread().name}

@@ -28,6 +28,7 @@ mod rows;
 mod runs;
 mod scan;
 mod stages;
+mod steps;
 #[cfg(test)]
 mod tests;
 mod unpacked;

@@ -7,6 +7,7 @@
 //! (`benches/README.md`). Whether a chunk is read here is decided by the headers of all its pages,
 //! so that nothing unexpected is found in the middle of it.
 
+mod batches;
 mod codec;
 mod heads;
 mod indices;
@@ -17,8 +18,8 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 
-use arrow::array::{ArrayData, ArrayRef, BooleanBufferBuilder, make_array};
-use arrow::buffer::{BooleanBuffer, Buffer, NullBuffer};
+use arrow::array::ArrayRef;
+use arrow::buffer::{BooleanBuffer, Buffer};
 use arrow::datatypes::{ArrowNativeType, DataType, TimeUnit};
 use bytes::Bytes;
 use parquet::basic::{Encoding, Type};
@@ -28,6 +29,7 @@ use parquet::file::metadata::ColumnChunkMetaData;
 use super::damaged;
 use super::present::{Present, places};
 use super::runs::{pick, run_of};
+use super::steps::Kept;
 use codec::{Codec, PageBytes};
 use heads::{DEFINITION_LEVELS, Head, Heads, Levels, Values, heads};
 use indices::{Found, Indices};
@@ -41,6 +43,14 @@ pub(super) trait FlatColumn: Send {
     /// # Errors
     /// Where the chunk is damaged.
     fn next(&mut self, rows: usize) -> Result<ArrayRef>;
+
+    /// Those of the next `rows` rows that are `kept`, which are all there.
+    ///
+    /// # Errors
+    /// Where the chunk is damaged.
+    fn kept(&mut self, rows: usize, kept: &Kept) -> Result<ArrayRef> {
+        kept.of(&self.next(rows)?)
+    }
 
     /// The next `rows` rows, left in the page that they were read from if possible.
     ///
@@ -403,47 +413,11 @@ impl<T: Word> FlatColumn for Flat<T> {
     }
 
     fn next(&mut self, rows: usize) -> Result<ArrayRef> {
-        let rows = rows.min(self.left);
-        let mut values: Vec<T> = Vec::with_capacity(rows);
-        let mut validity: Option<BooleanBufferBuilder> = None;
-        while values.len() < rows {
-            let mut open = match self.open.take() {
-                Some(open) => open,
-                None => self.page()?,
-            };
-            let (first, count) = (values.len(), open.left.min(rows - values.len()));
-            match &open.present {
-                None => {
-                    open.values.take(count, self.words(), &mut values)?;
-                    if let Some(validity) = &mut validity {
-                        validity.append_n(count, true);
-                    }
-                }
-                Some(present) => {
-                    let here = present.slice(open.at, count);
-                    open.values.take(here.count_set_bits(), self.words(), &mut values)?;
-                    spread(&mut values, first, &here);
-                    validity
-                        .get_or_insert_with(|| {
-                            let mut validity = BooleanBufferBuilder::new(rows);
-                            validity.append_n(first, true);
-                            validity
-                        })
-                        .append_buffer(&here);
-                }
-            }
-            open.at += count;
-            open.left -= count;
-            self.open = Some(open).filter(|open| open.left > 0);
-        }
-        self.left -= rows;
-        let nulls = validity.map(|mut validity| NullBuffer::new(validity.finish()));
-        let nulls = nulls.filter(|nulls| nulls.null_count() > 0);
-        let data = ArrayData::builder(self.parts.data_type.clone())
-            .len(rows)
-            .add_buffer(Buffer::from_vec(values))
-            .nulls(nulls);
-        Ok(make_array(data.build()?))
+        self.all(rows)
+    }
+
+    fn kept(&mut self, rows: usize, kept: &Kept) -> Result<ArrayRef> {
+        self.some(rows, kept)
     }
 }
 
@@ -495,22 +469,6 @@ fn load<T: Word>(
     }
     to.extend(indices.iter().map(|index| T::load(words[*index as usize])));
     Ok(())
-}
-
-/// Puts the values from the place `first` on where `present` has a bit for them, and zeros between
-/// them.
-fn spread<T: Word>(values: &mut Vec<T>, first: usize, present: &BooleanBuffer) {
-    let mut from = values.len();
-    values.resize(first + present.len(), T::default());
-    for (place, is_present) in (first..values.len()).zip(present.iter()).rev() {
-        values[place] = match is_present {
-            true => {
-                from -= 1;
-                values[from]
-            }
-            false => T::default(),
-        };
-    }
 }
 
 #[cfg(test)]
