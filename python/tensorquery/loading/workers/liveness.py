@@ -155,8 +155,9 @@ def _end(error: BaseException) -> NoReturn:
 
 
 def asking_at_once(context: BaseContext | None) -> BaseContext:
-    """A context whose queues send the training process's items at once, so that it hears of failures to send, and whose events
-    need no lock.
+    """A context whose queues send the training process's items at once, and whose events need no lock.
+
+    So it hears of failures to send, and no lock is kept by a worker that was killed, or by a signal's exception.
 
     Args:
         context: The one that it stands for; None is the default.
