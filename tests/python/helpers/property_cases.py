@@ -1,10 +1,12 @@
-"""How many random cases a property test tries."""
+"""How much a test tries: little in ``make test``, more in ``make test-long``."""
 
 import os
 
-__all__ = ["cases"]
+__all__ = ["LONG", "cases"]
+
+LONG = bool(os.environ.get("TENSORQUERY_LONG"))
 
 
 def cases(some: int) -> int:
     """So many, and three times as many in ``make test-long``."""
-    return some * (3 if os.environ.get("TENSORQUERY_LONG_EXAMPLES") else 1)
+    return some * (3 if LONG else 1)

@@ -13,6 +13,7 @@ from transformers import Trainer, TrainingArguments
 import ranks
 import support
 import tensorquery as tq
+from property_cases import LONG
 
 pytestmark = pytest.mark.slow
 
@@ -115,7 +116,7 @@ def train_and_resume(rank, world_size, folder, output):
     return first, second, errors(folder, f"{output}-errors") if world_size == 1 else None
 
 
-@pytest.mark.parametrize("world_size", [1, 2, 4])
+@pytest.mark.parametrize("world_size", [1, 2, *[4] * LONG])
 def test_each_row_once_before_and_after_a_resume(folder, tmp_path, world_size):
     answers = ranks.run(train_and_resume, world_size, folder, str(tmp_path / "run"))
     first = [answer[0] for answer in answers]

@@ -102,7 +102,9 @@ def test_whoever_keeps_everything_gets_memory_of_its_own(folder):
 )
 def test_a_part_keeps_its_memory(folder, part):
     def content(found):
-        return bytes(found) if isinstance(found, torch.UntypedStorage) else found.tolist()
+        if isinstance(found, torch.UntypedStorage):
+            return torch.empty(0, dtype=torch.uint8).set_(found).numpy().tobytes()
+        return found.tolist()
 
     kept = [(found := part(batch), content(found)) for batch in loader_of(folder, num_workers=1)]
     gc.collect()
