@@ -9,6 +9,7 @@ import sys
 import pyarrow as pa
 import pytest
 
+import torchless
 from support import write_parquet
 
 pytestmark = pytest.mark.slow
@@ -31,7 +32,7 @@ int pthread_getattr_np(pthread_t thread, pthread_attr_t *attributes) {
 
 PROGRAM = """
 import os, sys
-import torch, tensorquery as tq
+import tensorquery as tq
 os.write(2, b"begin\\n")
 session = tq.Session()
 session.register_parquet("t", sys.argv[1])
@@ -44,9 +45,9 @@ os.write(2, b"ended\\n")
 @pytest.mark.parametrize(
     "work",
     [
-        "tq.create_dataloader(path=sys.argv[1], filters='id > 7', columns=['id'])",
-        "tq.create_dataloader('SELECT id FROM t WHERE id > 7', session=session)",
-        "tq.create_dataloader(table='t', filters='id > 7', session=session)",
+        "tq.create_dataloader(path=sys.argv[1], filters='id > 7', columns=['id'], output_format='dict')",
+        "tq.create_dataloader('SELECT id FROM t WHERE id > 7', session=session, output_format='dict')",
+        "tq.create_dataloader(table='t', filters='id > 7', session=session, output_format='dict')",
         "session.register_view('v', 'SELECT id FROM t WHERE id > 7'); session.table('v').select(['id'])",
     ],
 )
@@ -58,7 +59,7 @@ def test_the_first_thread_does_not_plan(tmp_path, work):
     subprocess.run(command, check=True)
     folder = write_parquet(tmp_path / "t", pa.table({"id": range(100)}))
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM.format(work=work), folder],
+        [sys.executable, "-c", torchless.HIDDEN + PROGRAM.format(work=work), folder],
         env={**os.environ, "LD_PRELOAD": str(watch)},
         capture_output=True,
         text=True,

@@ -9,6 +9,9 @@ from pathlib import Path
 
 import tensorquery
 
+HIDDEN = 'import sys; sys.modules["torch"] = None\n'
+"""The first line of a program to which torch is nothing: its import would take most of the program's time."""
+
 NUMPY = ("numpy",)
 ARROW = ("numpy", "pyarrow")
 JAX = ("numpy", "pyarrow", "jax", "jaxlib", "ml_dtypes", "opt_einsum", "scipy")

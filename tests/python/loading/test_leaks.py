@@ -18,6 +18,7 @@ import pyarrow as pa
 import pytest
 
 import support
+import torchless
 from tensorquery.loading.workers.shared_memory import SEGMENTS
 
 LONG = bool(os.environ.get("TENSORQUERY_LONG_LEAKS"))
@@ -195,7 +196,7 @@ print(before, arenas(), len(os.sched_getaffinity(0)))
 @pytest.mark.parametrize("told", ["", "MALLOC_ARENA_MAX", "GLIBC_TUNABLES"])
 def test_the_allocator_has_as_many_arenas_as_cpus_unless_it_is_told_otherwise(long, told):
     """Otherwise each of a dozen threads would have an arena, with memory that serves no other thread."""
-    command, environment = program("-c", _ARENAS, long, 400_000)
+    command, environment = program("-c", torchless.HIDDEN + _ARENAS, long, 400_000)
     for name in ("MALLOC_ARENA_MAX", "GLIBC_TUNABLES"):
         environment.pop(name, None)
     if told:

@@ -17,6 +17,7 @@ import pytest
 
 import support
 import tensorquery as tq
+import torchless
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs Linux's /proc")
 
@@ -66,7 +67,7 @@ def query(folder):
 
 _HEAD = """
 import sys, threading, time
-import tensorquery as tq, torch
+import tensorquery as tq
 from tensorquery.loading.create import create_dataloader
 folder = sys.argv[1]
 session = tq.Session()
@@ -79,7 +80,7 @@ def ready():
 
 PROGRAMS = {
     "loop": """
-loader, _ = create_dataloader("SELECT * FROM t", session=session, batch_size=4)
+loader, _ = create_dataloader("SELECT * FROM t", session=session, batch_size=4, output_format="dict")
 ready()
 while True:
     for batch in loader:
@@ -95,7 +96,7 @@ while True:
         time.sleep(0.001)
 """,
     "waiting_for_the_first_batch": """
-loader, _ = create_dataloader(ENDLESS, session=session)
+loader, _ = create_dataloader(ENDLESS, session=session, output_format="dict")
 ready()
 list(loader)
 """,
@@ -131,7 +132,8 @@ except pyarrow.ArrowException as error:
 @contextlib.contextmanager
 def program(source, *arguments):
     """A process that runs `source` and has said "ready"."""
-    command = [sys.executable, "-c", _HEAD + source, *arguments]
+    head = _HEAD if "num_workers" in source else torchless.HIDDEN + _HEAD
+    command = [sys.executable, "-c", head + source, *arguments]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
@@ -228,7 +230,7 @@ query.plan_shards()
 """,
     "reading": """
 session.register_parquet("slow", names)
-loader, _ = create_dataloader("SELECT * FROM slow", session=session)
+loader, _ = create_dataloader("SELECT * FROM slow", session=session, output_format="dict")
 open(sys.argv[3], "w").close()
 ready()
 list(loader)

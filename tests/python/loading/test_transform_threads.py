@@ -25,6 +25,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 import stopping
 import tensorquery as tq
+import torchless
 
 THREADS = 3
 AHEAD = THREADS + 2
@@ -292,12 +293,15 @@ def test_the_interpreter_ends_while_threads_work(tmp_path):
     session = tq.Session()
     session.register_parquet("t", {folder!r})
     loader, _ = tq.create_dataloader("SELECT id FROM t", session=session, batch_size=7,
-                                     transform=slow, transform_threads=4)
+                                     transform=slow, transform_threads=4, output_format="numpy")
     iterator = iter(loader)
     print(next(iterator)["id"].tolist(), flush=True)
     """
     done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, timeout=240
+        [sys.executable, "-c", torchless.HIDDEN + textwrap.dedent(script)],
+        capture_output=True,
+        text=True,
+        timeout=240,
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout == "[0, 1, 2, 3, 4, 5, 6]\n"

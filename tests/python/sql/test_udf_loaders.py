@@ -19,6 +19,7 @@ import pytest
 
 import support
 import tensorquery as tq
+import torchless
 import udf_functions
 from tensorquery.sql import functions
 from udf_tables import CONTEXTS, ROWS, TABLE, delivered, rows, session_over
@@ -294,13 +295,15 @@ except KeyboardInterrupt:
     [
         "query.to_arrow()",
         "query.count()",
-        "next(iter(tq.create_dataloader(query)[0]))",
-        "list(tq.create_dataloader(query, num_workers=0)[0])",
+        "next(iter(tq.create_dataloader(query, output_format='dict')[0]))",
+        "list(tq.create_dataloader(query, output_format='dict')[0])",
     ],
 )
 def test_ctrl_c_while_a_function_sleeps(tmp_path, folder, act):
     script = tmp_path / "train.py"
-    script.write_text(_SLEEPS.format(path=sys.path, folder=folder, act=act, seconds=120))
+    script.write_text(
+        torchless.HIDDEN + _SLEEPS.format(path=sys.path, folder=folder, act=act, seconds=120)
+    )
     process = subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     assert process.stdout.readline() == "sleeping\n"
@@ -316,8 +319,10 @@ def test_ctrl_c_while_a_function_sleeps(tmp_path, folder, act):
 @pytest.mark.slow
 def test_the_interpreter_ends_while_functions_run(tmp_path, folder):
     script = tmp_path / "train.py"
-    act = "loader = tq.create_dataloader(query, split_rows=5)[0]; it = iter(loader); next(it)"
-    script.write_text(_SLEEPS.format(path=sys.path, folder=folder, act=act, seconds=0.01))
+    act = "loader = tq.create_dataloader(query, split_rows=5, output_format='dict')[0]; it = iter(loader); next(it)"
+    script.write_text(
+        torchless.HIDDEN + _SLEEPS.format(path=sys.path, folder=folder, act=act, seconds=0.01)
+    )
     for _ in range(5):
         done = run(script)
         assert done.returncode == 0, done.stderr

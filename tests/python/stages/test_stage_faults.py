@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import tensorquery as tq
+import torchless
 from iceberg_servers import fresh
 
 pytestmark = pytest.mark.slow
@@ -57,7 +58,7 @@ def left(place):
 
 def run(program, *words, prefix=()):
     """Run a program, and parse the JSON that it prints."""
-    text = COMMON + textwrap.dedent(program)
+    text = torchless.HIDDEN + COMMON + textwrap.dedent(program)
     done = subprocess.run(
         [*prefix, sys.executable, "-c", text, *map(str, words)],
         capture_output=True,
@@ -178,7 +179,7 @@ print(json.dumps([found.seconds is not None, found.digest, len(rows), rows == so
 
 def build(*words):
     return subprocess.Popen(
-        [sys.executable, "-c", COMMON + BUILD, *map(str, words)],
+        [sys.executable, "-c", torchless.HIDDEN + COMMON + BUILD, *map(str, words)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -16,6 +16,7 @@ import pytest
 import ranks
 import stage_builders
 import tensorquery as tq
+import torchless
 from iceberg_servers import fresh
 from stage_builders import loader_of, rows
 
@@ -107,7 +108,15 @@ print(json.dumps([stage.seconds is not None, stage.digest, len(here.rows(loader)
 def build(table, place, options, **environment):
     here = str(Path(stage_builders.__file__).parent)
     process = subprocess.Popen(
-        [sys.executable, "-c", BUILDER, str(table), place, json.dumps(options), here],
+        [
+            sys.executable,
+            "-c",
+            torchless.HIDDEN + BUILDER,
+            str(table),
+            place,
+            json.dumps(options),
+            here,
+        ],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

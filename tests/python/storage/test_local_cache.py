@@ -18,6 +18,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 
 import support
 import tensorquery as tq
+import torchless
 
 FILES, ROWS = 4, 8000
 
@@ -235,7 +236,7 @@ if limit:
 paths = [f"{url}/{number:03}.parquet" for number in range(4)]
 loader, dataset = tq.create_dataloader(
     path=paths, local_cache=folder, local_cache_size=size, batch_size=64, shuffle=True,
-    shuffle_seed=int(seed), rank=0, world_size=1, split_rows=500,
+    shuffle_seed=int(seed), rank=0, world_size=1, split_rows=500, output_format="numpy",
 )
 print("ready", flush=True)
 for _ in range(int(epochs)):
@@ -246,7 +247,17 @@ print("right", flush=True)
 
 
 def reader(url, folder, size, seed, epochs=1, *limit):
-    command = [sys.executable, "-c", READER, url, folder, size, seed, epochs, *limit]
+    command = [
+        sys.executable,
+        "-c",
+        torchless.HIDDEN + READER,
+        url,
+        folder,
+        size,
+        seed,
+        epochs,
+        *limit,
+    ]
     return subprocess.Popen(
         list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
