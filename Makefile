@@ -110,10 +110,10 @@ browser: ## Install Chromium by apt; tests draw the notebook in it
 	  || echo "make: Chromium not found and not installed, so the tests that draw the notebook will be skipped. Install it: apt install chromium" >&2
 
 test-faults: $(READY) test-servers ## Try every fault of a store on every format, with several seeds (some minutes)
-	TENSORQUERY_LONG_FAULTS=1 $(BIN)/python -m pytest tests/python/storage/test_faults.py tests/python/delta/test_delta_faults.py
+	TENSORQUERY_LONG=1 $(BIN)/python -m pytest tests/python/storage/test_faults.py tests/python/delta/test_delta_faults.py
 
-test-long: $(READY) ## Try three times as many random cases of the property tests of states, Iceberg, packs and windows (some ten minutes)
-	TENSORQUERY_LONG_EXAMPLES=1 $(BIN)/python -m pytest $(addprefix tests/python/,sharding/test_checkpoint.py iceberg/test_iceberg_pyiceberg.py iceberg/test_iceberg_promises.py loading/test_packing.py loading/test_windows.py)
+test-long: $(READY) .demo/complete test-servers ## Run the Python tests that are shorter in `make test` at full length: more seeds, topologies and ways to start workers (an hour)
+	TENSORQUERY_LONG=1 $(BIN)/python -m pytest --numprocesses $(TEST_PROCESSES) --dist worksteal $$(grep -rl "^from effort import" tests/python --include=test_*.py)
 
 HOURS ?= 1
 
@@ -154,10 +154,10 @@ slt: $(READY) ## Compare a folder of sqllogictest files with a judge (DIR=folder
 	$(BIN)/python -m tests.slt $(DIR) --queries $(or $(QUERIES),0) $(SLT_ARGS)
 
 test-leaks: $(READY) ## Read 1,000 epochs, make 200 loaders, and look for leaks (some minutes)
-	TENSORQUERY_LONG_LEAKS=1 $(BIN)/python -m pytest tests/python/loading/test_leaks.py
+	TENSORQUERY_LONG=1 $(BIN)/python -m pytest tests/python/loading/test_leaks.py
 
 test-signals: $(READY) ## Raise in a signal's handler, thousands of times at random instants, and resume (some minutes)
-	TENSORQUERY_LONG_SIGNALS=1 $(BIN)/python -m pytest tests/python/loading/test_signals.py
+	TENSORQUERY_LONG=1 $(BIN)/python -m pytest tests/python/loading/test_signals.py
 
 audit: $(STAMPS)/installed ## Check licences and sources of all dependencies, and known vulnerabilities if a database can be reached
 	$(BIN)/python tests/audit.py

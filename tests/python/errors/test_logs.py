@@ -11,6 +11,7 @@ import pytest
 
 import support
 import tensorquery as tq
+from effort import METHODS
 from tensorquery._util import logs
 
 ROWS = 500
@@ -106,7 +107,7 @@ def _to_a_file(worker):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize("method", METHODS)
 def test_workers_hear_their_own(table, faults, tmp_path, monkeypatch, method):
     monkeypatch.chdir(tmp_path)
     loader = loader_of(

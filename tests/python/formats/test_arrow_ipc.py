@@ -375,7 +375,7 @@ def test_worker_processes_and_equal_steps(session):
             world_size=2,
             batch_size=50,
             num_workers=2,
-            multiprocessing_context="spawn",
+            multiprocessing_context="forkserver",
         )
         batches = [batch["id"].tolist() for batch in loader]
         steps.add(len(batches))

@@ -290,7 +290,7 @@ def test_worker_processes_and_equal_steps(session):
             num_workers=2,
             batch_size=50,
             split_rows=1,
-            multiprocessing_context="spawn",
+            multiprocessing_context="forkserver",
         )
         batches = support.ids_of(loader)
         steps.add(len(batches))

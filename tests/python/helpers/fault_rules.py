@@ -1,8 +1,6 @@
 """Faults that the proxy in front of a store makes, by name, and what an error says of each."""
 
-import os
-
-LONG = bool(os.environ.get("TENSORQUERY_LONG_FAULTS"))
+from effort import LONG
 
 # Faults that pass: a request fails a few times at most, and the rows must arrive.
 PASSING = {

@@ -5,7 +5,6 @@ import pyarrow as pa
 import tensorquery as tq
 
 ROWS = 240
-CONTEXTS = ["fork", "spawn", "forkserver"]
 TABLE = pa.table(
     {
         "id": pa.array(range(ROWS), pa.int64()),

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 import tensorquery as tq
+from effort import METHODS
 from iceberg_lakes import assert_private, ids, rows, sample
 from iceberg_servers import KEY, fresh, make_table
 
@@ -184,7 +185,7 @@ def test_keys_that_expire_in_the_middle_of_an_epoch(rest, name, place, endpoint,
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+@pytest.mark.parametrize("method", METHODS)
 def test_workers_started_in_any_way_ask_for_keys(rest, name, method):
     realm = rest.realm(client="me:s3cret", vend="storage-credentials", vend_seconds=3)
     query = query_of(realm, name, "id", credential="me:s3cret")

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader
 import iceberg_fixtures as fixtures
 import stopping
 import tensorquery as tq
-from property_cases import cases
+from effort import cases
 from stopping import SHUFFLES
 
 # Not about the machine that runs the tests.

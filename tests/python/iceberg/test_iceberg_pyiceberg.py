@@ -13,8 +13,8 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField
 
 import tensorquery as tq
+from effort import cases
 from iceberg_fixtures import assert_same
-from property_cases import cases
 from pyiceberg_tables import (
     FIELDS,
     PARTITIONED,

@@ -13,7 +13,7 @@ from transformers import Trainer, TrainingArguments
 import ranks
 import support
 import tensorquery as tq
-from property_cases import LONG
+from effort import LONG
 
 pytestmark = pytest.mark.slow
 

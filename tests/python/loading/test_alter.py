@@ -16,7 +16,7 @@ import ranks
 import stopping
 import support
 import tensorquery as tq
-from property_cases import LONG
+from effort import LONG
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 
@@ -367,7 +367,7 @@ def test_a_dataset_whose_loader_is_in_a_loop_is_altered_by_the_loader(folder, wi
 @pytest.mark.slow
 @pytest.mark.parametrize("persistent", [False, True])
 def test_worker_processes_go_on_with_the_altered_query(folder, persistent):
-    for method in ("fork", "spawn"):
+    for method in ("fork", "forkserver"):
         loader = opened(
             folder,
             shuffle=True,

@@ -16,6 +16,7 @@ import torch
 
 import support
 import tensorquery as tq
+from effort import METHODS
 from tensorquery.errors import DataError
 from tensorquery.loading.tensors import tensor_options
 from tensorquery.loading.workers.batch_messages import (
@@ -95,7 +96,7 @@ def same(left, right):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("output_format", ["torch", "numpy"])
-@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize("method", METHODS)
 def test_batches_of_every_kind_cross_unchanged(folder, output_format, method):
     options = {**OPTIONS, "output_format": output_format, "multiprocessing_context": method}
     together = loader_of(folder, **options)

@@ -9,6 +9,8 @@ import time
 import psutil
 import pytest
 
+from effort import LONG
+
 pytestmark = pytest.mark.slow
 
 _HEAD = """
@@ -127,7 +129,7 @@ while True:
     ),
 }
 
-SPAWNED = ("normal", "exception", "sigterm_handled", "worker_fails")
+SPAWNED = ("normal", *["exception", "sigterm_handled", "worker_fails"] * LONG)
 """Programs of which workers are spawned, too: it takes them seconds to start."""
 
 ALL = [
@@ -196,7 +198,7 @@ def test_daemon_threads_that_read_end_with_the_program(tmp_path, form):
         threading.Thread(target=ahead, daemon=True).start()
         time.sleep(0.3)
     """
-    for _ in range(2):
+    for _ in range(2 if LONG else 1):
         assert ended(tmp_path, textwrap.dedent(source), 0, None) == (0, "", "")
 
 

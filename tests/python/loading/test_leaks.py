@@ -19,9 +19,8 @@ import pytest
 
 import support
 import torchless
+from effort import LONG, METHODS
 from tensorquery.loading.workers.shared_memory import SEGMENTS
-
-LONG = bool(os.environ.get("TENSORQUERY_LONG_LEAKS"))
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3900 if LONG else 300)]
 
@@ -134,8 +133,17 @@ def is_shared(process):
     return any("/dev/shm/" in line or "memfd:" in line for line in lines)
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
-@pytest.mark.parametrize("killed", ["worker", "trainer", "all"])
+@pytest.mark.parametrize(
+    ("killed", "method"),
+    [(killed, "fork") for killed in ("worker", "trainer", "all")]
+    # The others start slowly, and share memory in the same way.
+    + [
+        (killed, method)
+        for killed in ("worker", "trainer", "all")
+        for method in METHODS[1:]
+        if LONG or killed == "all"
+    ],
+)
 def test_who_is_killed_leaves_no_shared_memory(long, tmp_path, killed, method):
     script = tmp_path / "train.py"
     script.write_text(TRAIN)

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import tensorquery as tq
-from property_cases import cases
+from effort import cases
 from tensorquery.loading.packed_batches import ReadPacks
 from tensorquery.sharding.packing import permuted, plan_batches, plan_packs
 

@@ -15,6 +15,7 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler
 
 import tensorquery as tq
+from effort import METHODS
 
 ROWS = 1000
 
@@ -177,7 +178,7 @@ def test_every_kind_of_column_has_scalars(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize("method", METHODS)
 def test_workers_map_the_rows_and_are_sent_a_place(folder, method):
     rows = tq.QueryRows(query_of(folder, "SELECT id, x, word FROM t"))
     assert len(pickle.dumps(rows)) < 1500

@@ -12,6 +12,7 @@ import torch
 
 import support
 import tensorquery as tq
+from effort import METHODS
 from tensorquery import _core
 from tensorquery._util.shared_memory import shared
 from tensorquery._util.tensor_views import tensor_over
@@ -65,7 +66,7 @@ def test_epochs_go_through_few_files(folder, shared_files):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("output_format", ["torch", "numpy"])
-@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize("method", METHODS)
 def test_what_is_held_does_not_change(folder, output_format, method):
     loader = loader_of(folder, output_format=output_format, multiprocessing_context=method)
     held, draw = [], random.Random(3)

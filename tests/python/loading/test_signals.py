@@ -9,10 +9,8 @@ import pyarrow as pa
 import pytest
 
 import tensorquery as tq
+from effort import LONG
 from strikes import BATCH, struck, struck_epochs
-
-LONG = bool(os.environ.get("TENSORQUERY_LONG_SIGNALS"))
-"""Whether to strike twenty times as often: `make test-signals`."""
 
 pytestmark = [
     # A signal that is heard in a finaliser is printed, and goes no further: Python says so.

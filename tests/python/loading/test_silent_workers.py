@@ -21,6 +21,7 @@ from torch.utils.data import DataLoader, IterableDataset
 import stopping
 import support
 import tensorquery as tq
+from effort import METHODS
 from stopping import ids, loader_of, query_of, resumed, state_of
 from tensorquery.loading.workers import liveness
 from tensorquery.loading.workers.batch_runs import BatchRuns
@@ -64,7 +65,7 @@ def cannot_be_sent(batch):
         {"in_order": False},
         {"num_workers": 1},
         {"persistent_workers": True},
-        {"multiprocessing_context": "spawn"},
+        {"multiprocessing_context": "forkserver"},
     ],
     ids=str,
 )
@@ -165,7 +166,7 @@ def test_what_was_sent_before_that_is_received(monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("persistent", [False, True])
-@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("number", [3, 7, 12])
 def test_a_training_process_that_can_no_longer_ask_hears_of_it(
     query, number, method, persistent, monkeypatch
@@ -240,7 +241,7 @@ def test_an_exception_of_a_signal_while_a_training_process_keeps_no_lock(what):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize("method", METHODS)
 def test_a_training_process_may_ask_for_more_than_a_pipe_holds(query, method):
     options = {"num_workers": 2, "multiprocessing_context": method, "prefetch_factor": 20_000}
     with support.alarm(60):
@@ -354,7 +355,7 @@ COPIES = {"copy": copy.deepcopy, "pickle": lambda loader: pickle.loads(pickle.du
         {"persistent_workers": True},
         {"assignment": "dynamic"},
         {"assignment": "dynamic", "persistent_workers": True},
-        {"multiprocessing_context": "spawn"},
+        {"multiprocessing_context": "forkserver"},
     ],
     ids=str,
 )

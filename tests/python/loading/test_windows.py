@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import tensorquery as tq
-from property_cases import cases
+from effort import cases
 from ranks import run
 from support import write_parquet
 from tensorquery.sharding import windows
@@ -457,7 +457,7 @@ def test_a_trace_names_all_rows_of_a_batch(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
-    [{}, {"shuffle": True}, {"assignment": "dynamic"}, {"multiprocessing_context": "spawn"}],
+    [{}, {"shuffle": True}, {"assignment": "dynamic"}, {"multiprocessing_context": "forkserver"}],
     ids=str,
 )
 def test_worker_processes_deliver_every_window_once_and_go_on_after_a_resume(tmp_path, options):

@@ -17,8 +17,8 @@ from torch.utils.data import DataLoader
 
 import support
 import tensorquery as tq
+from effort import METHODS
 
-METHODS = ["fork", "spawn", "forkserver"]
 ROWS = 900
 
 
@@ -175,7 +175,7 @@ KINDS = {"nulls": {"holes": "mask"}, "stack": {"features": ["f0", "f1"]}, "pad":
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize("method", METHODS)
 def test_every_kind_of_tensor_crosses_processes(method):
     session = tq.Session()
     session.register_table("t", every_kind())
@@ -239,7 +239,7 @@ def test_retained_batches_do_not_share_memory():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize("method", METHODS)
 def test_a_file_that_appears_later_is_not_seen(folder, query, method):
     before = expected(query)
     loader, dataset = tq.create_dataloader(query, num_workers=1, multiprocessing_context=method)

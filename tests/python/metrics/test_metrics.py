@@ -86,7 +86,7 @@ def test_an_epoch_is_counted_with_its_last_batch(folder, workers, shuffle):
 @pytest.mark.parametrize(
     "options",
     [
-        {"multiprocessing_context": "spawn"},
+        {"multiprocessing_context": "forkserver"},
         {"persistent_workers": True},
         {"assignment": "dynamic"},
         {"transform": dict},

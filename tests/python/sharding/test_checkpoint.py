@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader
 import stopping
 import support
 import tensorquery as tq
-from property_cases import cases
+from effort import cases
 from stopping import SHUFFLES, ids, loader_of, query_of, resumed, state_of, take
 
 # Not about the machine that runs the tests.

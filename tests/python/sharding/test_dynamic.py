@@ -18,6 +18,7 @@ from torch.utils.data import DataLoader
 
 import support
 import tensorquery as tq
+from effort import METHODS
 from tensorquery.sharding.dynamic_assignment import Ledger, message_of
 
 ROWS, SPLITS = 1200, 24
@@ -69,12 +70,15 @@ def first(loader, batches):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("method", "workers"), [("fork", 1), ("fork", 2), ("fork", 3), ("spawn", 3)]
+    ("method", "workers"), [("fork", 1), ("fork", 2), ("fork", 3), ("forkserver", 3)]
 )
 def test_every_row_once_in_each_epoch(query, filtered, method, workers):
     for chosen in (query, filtered) if method == "fork" else (filtered,):
         loader, dataset = make(
-            chosen, workers, multiprocessing_context=method, persistent_workers=method == "spawn"
+            chosen,
+            workers,
+            multiprocessing_context=method,
+            persistent_workers=method == "forkserver",
         )
         for epoch in range(2):
             assert dataset.epoch == epoch
@@ -126,7 +130,7 @@ def others_did_two_thirds(split, met):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize("method", METHODS)
 def test_a_slow_split_is_one_workers_and_the_others_go_on(query, method, tmp_path):
     transform = Waits(tmp_path, others_did_two_thirds)
     loader, _ = make(query, batch_size=10, transform=transform, multiprocessing_context=method)
@@ -363,7 +367,7 @@ def test_a_damaged_state_is_refused(query):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize("method", METHODS)
 def test_persistent_workers(filtered, method):
     loader, dataset = make(
         filtered, persistent_workers=True, multiprocessing_context=method, shuffle=True,

@@ -14,7 +14,7 @@ import pytest
 
 import support
 import tensorquery as tq
-from property_cases import LONG
+from effort import LONG
 
 # Not about the machine that runs the tests.
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")

@@ -27,6 +27,7 @@ from damaged_tables import (
     spoil_group,
     spoiled_parquet,
 )
+from effort import METHODS
 
 
 @pytest.fixture
@@ -107,7 +108,7 @@ def test_drop_pad_and_partitions(parquet):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("context", ["fork", "spawn"])
+@pytest.mark.parametrize("context", METHODS)
 @pytest.mark.parametrize("options", [{}, {"assignment": "dynamic", "remainder": "uneven"}])
 def test_worker_processes_read_the_good_rows(parquet, context, options):
     folder, left = parquet

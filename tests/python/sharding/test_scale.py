@@ -158,7 +158,7 @@ def test_damaged_shares_are_refused(epochs):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("start", ["spawn", "fork"])
+@pytest.mark.parametrize("start", ["fork", "forkserver"])
 def test_a_worker_gets_the_share_of_its_rank_and_delivers_it(folder, start):
     loader, dataset = tq.create_dataloader(
         path=str(folder),
@@ -202,7 +202,7 @@ def test_a_worker_goes_on_where_another_topology_stopped(folder):
     left = []
     for rank in range(3):
         loader, dataset = tq.create_dataloader(
-            rank=rank, world_size=3, num_workers=2, multiprocessing_context="spawn", **options
+            rank=rank, world_size=3, num_workers=2, multiprocessing_context="forkserver", **options
         )
         loader.load_state_dict(states[0])
         left += [value for batch in loader for value in batch["id"].tolist()]

@@ -454,7 +454,7 @@ def test_workers_compute_what_this_process_computes_and_nothing_is_staged(folder
 
     alone = rows()
     assert len(alone) == 600
-    assert rows(num_workers=2, multiprocessing_context="spawn", shuffle=True) == alone
+    assert rows(num_workers=2, multiprocessing_context="forkserver", shuffle=True) == alone
 
 
 # ------------------------------------------------------------------------------------------------

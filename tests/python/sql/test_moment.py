@@ -13,6 +13,7 @@ import torch.distributed as dist
 
 import ranks
 import tensorquery as tq
+from effort import METHODS
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
 
@@ -88,7 +89,7 @@ def test_a_day_is_all_that_a_query_of_the_day_depends_on(session, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+@pytest.mark.parametrize("method", METHODS)
 def test_workers_have_the_moment_of_the_training_process(session, method):
     query = session.sql("SELECT id, now() AS at FROM t")
     (at,) = set(query.to_arrow()["at"].to_pylist())

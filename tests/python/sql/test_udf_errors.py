@@ -7,7 +7,8 @@ import pytest
 import support
 import tensorquery as tq
 import udf_functions
-from udf_tables import CONTEXTS, ROWS, TABLE, delivered, rows, session_over
+from effort import METHODS
+from udf_tables import ROWS, TABLE, delivered, rows, session_over
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +72,7 @@ def test_an_exception_through_the_arrow_interface_is_told(session):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("context", CONTEXTS)
+@pytest.mark.parametrize("context", METHODS)
 @pytest.mark.parametrize("function", [boom, udf_functions.fails_on_17])
 def test_an_exception_in_a_worker_shows_its_traceback(session, context, function):
     session.register_udf("boom", function, ["int64"], "int64")

@@ -21,8 +21,9 @@ import support
 import tensorquery as tq
 import torchless
 import udf_functions
+from effort import METHODS
 from tensorquery.sql import functions
-from udf_tables import CONTEXTS, ROWS, TABLE, delivered, rows, session_over
+from udf_tables import ROWS, TABLE, delivered, rows, session_over
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +44,7 @@ def identity(array):
 # Loaders: in this process and in workers.
 
 WORKERS = [{"num_workers": 0}] + [
-    {"num_workers": 2, "multiprocessing_context": context} for context in CONTEXTS
+    {"num_workers": 2, "multiprocessing_context": context} for context in METHODS
 ]
 
 
@@ -65,9 +66,7 @@ def test_each_row_once_over_ranks_and_workers(session, options, table):
     session.register_view("v", "SELECT *, twice(id) AS unused FROM t")
     sql = f"SELECT shift(twice(id)) AS y FROM {table} WHERE twice(id) % 6 <> 0"
     expected = Counter(2 * i + offset for i in range(ROWS) if i % 3)
-    # Spawned workers import torch for each rank.
-    method = name_of(options)
-    for world_size in {"spawn": (2,), "in process": (1, 2, 3)}.get(method, (1, 3)):
+    for world_size in (1, 3) if options["num_workers"] else (1, 2, 3):
         found = Counter()
         for rank in range(world_size):
             found.update(
@@ -145,7 +144,7 @@ def run(script, **options):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("context", CONTEXTS)
+@pytest.mark.parametrize("context", ["fork", "forkserver", "spawn"])
 def test_functions_of_the_script_reach_its_workers(tmp_path, folder, context):
     script = tmp_path / "train.py"
     script.write_text(_MAIN.format(path=sys.path, folder=folder, context=context))

@@ -14,6 +14,7 @@ import pytest
 
 import support
 import tensorquery as tq
+from effort import METHODS
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:This DataLoader will create"),
@@ -118,11 +119,10 @@ def test_loaders_deliver_the_rows_of_any_query(session, tmp_path, name, world_si
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+@pytest.mark.parametrize("method", METHODS)
 def test_worker_processes_read_stages(session, tmp_path, method):
     names = ("window", "union all of both", "aggregate joined", "dictionaries")
-    # Spawned workers import torch for each of them.
-    for name in names[:1] if method == "spawn" else names:
+    for name in names:
         wanted = rows_of([session.sql(QUERIES[name]).to_arrow().to_pydict()])
         got, _ = shards(
             QUERIES[name],

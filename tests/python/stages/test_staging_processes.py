@@ -13,7 +13,7 @@ import pytest
 
 import tensorquery as tq
 import torchless
-from property_cases import LONG
+from effort import LONG
 
 pytestmark = pytest.mark.slow
 

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 import tensorquery as tq
+from effort import METHODS
 from storage_servers import clean_environment, s3_store, web_server
 from support import in_a_fork
 from tensorquery.sql.credentials import Credentials
@@ -154,7 +155,7 @@ def test_what_is_refused_for_ever_is_an_error(store):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("context", ["fork", "spawn", "forkserver"])
+@pytest.mark.parametrize("context", METHODS)
 def test_workers_ask_for_themselves(store, tmp_path, context):
     keys, end = store.vended(3600)
     log = tmp_path / "log"
@@ -189,7 +190,7 @@ class Asking:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("context", ["fork", "spawn"])
+@pytest.mark.parametrize("context", METHODS)
 def test_workers_renew_them(store, context):
     ends = []
 
@@ -279,7 +280,7 @@ def test_a_closure_cannot_travel_to_a_spawned_worker(store):
         storage_options=store.place(),
         credential_provider=lambda: keys,
         num_workers=1,
-        multiprocessing_context="spawn",
+        multiprocessing_context="forkserver",
     )
     try:
         import cloudpickle  # noqa: F401

@@ -16,7 +16,8 @@ import pytest
 
 import support
 import tensorquery as tq
-from fault_rules import LONG, LYING, PASSING, STAYING, is_clear
+from effort import LONG
+from fault_rules import LYING, PASSING, STAYING, is_clear
 from iceberg_servers import fresh
 from stores import HASTY, PATIENT
 

@@ -14,6 +14,7 @@ from fsspec.implementations.dirfs import DirFileSystem
 from fsspec.implementations.local import LocalFileSystem
 
 import tensorquery as tq
+from effort import METHODS
 from storage_servers import parquet_bytes
 from support import write_csv, write_parquet
 
@@ -105,7 +106,7 @@ def test_file_systems_of_pyarrow_are_read_through_their_wrapper(tmp_path, worker
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("context", ["fork", "spawn"])
+@pytest.mark.parametrize("context", METHODS)
 def test_workers_open_it_again(tmp_path, context):
     folder = write_parquet(tmp_path / "t", TABLE, files=4)
     filesystem = DirFileSystem(folder, fs=LocalFileSystem())

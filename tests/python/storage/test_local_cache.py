@@ -19,6 +19,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 import support
 import tensorquery as tq
 import torchless
+from effort import METHODS
 
 FILES, ROWS = 4, 8000
 
@@ -92,7 +93,7 @@ def test_the_second_epoch_and_the_next_run_ask_for_no_data(served, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("start", ["fork", "spawn", "forkserver"])
+@pytest.mark.parametrize("start", METHODS)
 def test_worker_processes_share_the_folder(served, tmp_path, start):
     _, url, traffic = served
     loader, _ = loader_of(
@@ -108,7 +109,7 @@ def test_worker_processes_share_the_folder(served, tmp_path, start):
 def test_the_folder_may_be_named_from_where_one_stands(served, tmp_path, monkeypatch):
     _, url, traffic = served
     monkeypatch.chdir(tmp_path)
-    loader, _ = loader_of(url, "cache", num_workers=1, multiprocessing_context="spawn")
+    loader, _ = loader_of(url, "cache", num_workers=1, multiprocessing_context="forkserver")
     assert rows_in(loader) == list(range(ROWS))
     assert entries(tmp_path / "cache")
     traffic.take()

@@ -121,7 +121,7 @@ def test_the_search_finds_what_it_must():
 @pytest.mark.slow
 def test_a_life_with_s3(minio, tmp_path):
     url = table(minio)
-    text, files = life(tmp_path, {"secret": SECRET, "key": KEY}, {"cases": [[url, "parquet", minio.options, [None, "fork", "spawn"]]]})  # fmt: skip
+    text, files = life(tmp_path, {"secret": SECRET, "key": KEY}, {"cases": [[url, "parquet", minio.options, [None, "fork", "forkserver"]]]})  # fmt: skip
     # It did say something.
     assert url in text
     assert "DataSource" in text or "SplitScan" in text

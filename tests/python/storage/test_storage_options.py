@@ -226,7 +226,7 @@ def test_two_accounts_serve_one_query(store, other):
     expected = list(range(60))
     query = tq.Session(storage_options=options).sql(sql)
     assert sorted(query.to_arrow()["id"].to_pylist()) == expected
-    for workers, context in ((0, None), (2, "fork"), (2, "spawn")):
+    for workers, context in ((0, None), (2, "fork"), (2, "forkserver")):
         assert loaded(query, workers, context) == expected
     assert loaded(sql, storage_options=options) == expected
     text = repr(query.session) + query.explain() + repr(query)

@@ -2,9 +2,13 @@
 
 import os
 
-__all__ = ["LONG", "cases"]
+__all__ = ["LONG", "METHODS", "cases"]
 
 LONG = bool(os.environ.get("TENSORQUERY_LONG"))
+
+METHODS = ["fork", "forkserver", *["spawn"] * LONG]
+"""How worker processes are started. Both others than `fork` send them all that they need; spawned ones import torch besides,
+for some seconds each."""
 
 
 def cases(some: int) -> int:
