@@ -22,7 +22,7 @@ from differential_sources import OTHERS, STATISTICS, WRITERS, Parquet, Program
 from differential_tables import make_table
 from differential_tally import Tally, reason_of
 
-SECONDS = 40
+SECONDS = 20
 
 
 @pytest.fixture(autouse=True)

@@ -12,5 +12,5 @@ for some seconds each."""
 
 
 def cases(some: int) -> int:
-    """So many, and three times as many in ``make test-long``."""
-    return some * (3 if LONG else 1)
+    """So many, and six times as many in ``make test-long``."""
+    return some * (6 if LONG else 1)

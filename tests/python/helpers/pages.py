@@ -1,8 +1,10 @@
 """The runnable parts of a page of the documentation: snippets, the programs among them, and commands."""
 
 import filecmp
+import multiprocessing
 import os
 import re
+import runpy
 import shlex
 import shutil
 import subprocess
@@ -12,10 +14,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[3]
 
-_RUNNERS = {
-    "python": [sys.executable],
-    "torchrun": [sys.executable, "-m", "torch.distributed.run"],
-}
+_RUNNERS = {"torchrun": [sys.executable, "-m", "torch.distributed.run"]}
 
 _ABORT = "terminate called without an active exception"
 """The message of a rank that aborts, now and then, while it leaves a gloo group. A thread of torch does it, also in programs
@@ -51,9 +50,39 @@ def environment(**variables):
     return {**os.environ, "PYTHONPATH": os.pathsep.join(paths), **variables}
 
 
-def run_script(script, folder, timeout=600):
-    """Run a file of Python, and return what it printed."""
-    return run([sys.executable, script], folder, {}, timeout).stdout
+def run_script(script, folder, timeout=600, **variables):
+    """Run a file of Python as the main program of a process that has imported torch already, which takes longer than most
+    files; return what it printed."""
+    told = [Path(folder, f"{Path(script).name}.{number}") for number in (1, 2)]
+    # Forked, see conftest.py.
+    context = multiprocessing.get_context("forkserver")
+    process = context.Process(
+        target=_as_main, args=(script, folder, told, environment(**variables))
+    )
+    process.start()
+    process.join(timeout)
+    if process.is_alive():
+        process.kill()
+    process.join()
+    printed, errors = (path.read_text() for path in told)
+    assert process.exitcode == 0, f"{script}\n{printed}\n{errors}"
+    return printed
+
+
+def _as_main(script, folder, told, variables):
+    os.environ.clear()
+    os.environ.update(variables)
+    # Its own workers start as those of any program.
+    multiprocessing.set_start_method(None, force=True)
+    os.chdir(folder)
+    for output, path in enumerate(told, start=1):
+        with open(path, "w", encoding="utf-8") as file:
+            os.dup2(file.fileno(), output)
+    sys.argv[:], sys.path[:0] = [str(script)], [str(Path(script).parent)]
+    try:
+        runpy.run_path(str(script), run_name="__main__")
+    finally:
+        sys.stdout.flush()
 
 
 def run_command(line, folder, timeout=300):
@@ -64,6 +93,8 @@ def run_command(line, folder, timeout=300):
         name, _, value = words.pop(0).partition("=")
         variables[name] = value
     program, *arguments = words
+    if program == "python":
+        return run_script(Path(folder, *arguments), folder, timeout, **variables)
     # Ranks of one machine that have all cores each spend their time waiting for one another.
     common = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     return run([*_RUNNERS[program], *arguments], folder, {**common, **variables}, timeout).stdout

@@ -72,7 +72,7 @@ def at(topology, rank, **options):
 
 
 @pytest.mark.slow
-@settings(max_examples=cases(40))
+@settings(max_examples=cases(20))
 @given(
     name=st.sampled_from(TABLES),
     where=st.sampled_from(FILTERS),
@@ -105,7 +105,7 @@ def test_each_row_once_in_equal_steps(
 
 
 @pytest.mark.slow
-@settings(max_examples=cases(27))
+@settings(max_examples=cases(14))
 @given(
     name=st.sampled_from(TABLES),
     where=st.sampled_from(FILTERS[:3]),

@@ -130,7 +130,7 @@ predicates = st.recursive(
 
 
 @pytest.mark.slow
-@settings(max_examples=cases(67))
+@settings(max_examples=cases(34))
 @given(predicate=predicates, partitioned=st.sampled_from(list(PARTITIONED)))
 def test_predicates(tables, predicate, partitioned):
     """Against pyiceberg's scan of the same rows without partitions: with them it fails on null partitions."""

@@ -1,6 +1,7 @@
 """The pages of the integrations: each program on them runs as the page says, and prints what it promises."""
 
 import re
+import shutil
 import sys
 from importlib.util import find_spec
 
@@ -12,15 +13,24 @@ FOLDER = "docs/integrations"
 ALL = sorted(path.name for path in (pages.ROOT / FOLDER).glob("*.md"))
 
 
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """A folder with the data of the pages."""
+    folder = tmp_path_factory.mktemp("data")
+    [(name, program)] = pages.programs(f"{FOLDER}/index.md").items()
+    (folder / name).write_text(program)
+    pages.run_command(f"python {name}", folder)
+    return folder
+
+
 @pytest.fixture
-def run(tmp_path):
+def run(tmp_path, data):
     """Run commands of a page, or all of them, in a folder with the data; return the lines that each printed."""
 
     def run(page, *lines):
-        [data] = pages.programs(f"{FOLDER}/index.md").items()
-        for name, program in [data, *pages.programs(f"{FOLDER}/{page}").items()]:
+        shutil.copytree(data, tmp_path, dirs_exist_ok=True)
+        for name, program in pages.programs(f"{FOLDER}/{page}").items():
             (tmp_path / name).write_text(program)
-        pages.run_command("python data.py", tmp_path)
         printed = [
             pages.run_command(line, tmp_path)
             for line in lines or pages.commands(f"{FOLDER}/{page}")

@@ -90,7 +90,7 @@ def plain(value):
     st.sampled_from(["split", "truncate"]),
     st.one_of(st.none(), st.integers(0, 99)),
 )
-@settings(max_examples=cases(20), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=cases(10), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_a_plan_has_each_token_once_and_no_two_packs_that_fit_into_one(
     sizes, length, window, long, seed
 ):
@@ -114,7 +114,7 @@ def test_a_plan_has_each_token_once_and_no_two_packs_that_fit_into_one(
 
 
 @given(st.lists(st.integers(0, 9), max_size=40), st.booleans(), st.booleans(), st.integers(1, 7))
-@settings(max_examples=cases(20), deadline=None)
+@settings(max_examples=cases(10), deadline=None)
 def test_batches_by_tokens_have_each_row_once_within_the_budget(sizes, sorts, padded, most_rows):
     lengths = np.array(sizes, np.int64)
     rows, ends = plan_batches(

@@ -125,7 +125,7 @@ CASES = {
 
 @given(**CASES, other=st.tuples(st.integers(1, 3), st.integers(2, 4)), part=st.floats(0, 1))
 @settings(
-    max_examples=cases(14),
+    max_examples=cases(8),
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )

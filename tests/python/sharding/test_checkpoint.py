@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader
 import stopping
 import support
 import tensorquery as tq
-from effort import cases
+from effort import LONG, cases
 from stopping import SHUFFLES, ids, loader_of, query_of, resumed, state_of, take
 
 # Not about the machine that runs the tests.
@@ -65,7 +65,7 @@ def opened(query, state, **options):
 
 
 @pytest.mark.slow
-@settings(max_examples=cases(100))
+@settings(max_examples=cases(50))
 @given(
     where=st.sampled_from(FILTERS),
     shuffle=st.sampled_from(list(SHUFFLES)),
@@ -107,7 +107,7 @@ def test_a_chain_of_stops_on_any_topologies(folder, without_processes, where, sh
 
 
 @pytest.mark.slow
-@settings(max_examples=cases(34))
+@settings(max_examples=cases(17))
 @given(
     where=st.sampled_from(FILTERS),
     shuffle=st.sampled_from(["off", "on", "buffer only"]),
@@ -147,7 +147,7 @@ def test_a_chain_of_uneven_stops(folder, without_processes, where, shuffle, chai
 
 
 @pytest.mark.slow
-@settings(max_examples=cases(34))
+@settings(max_examples=cases(17))
 @given(
     where=st.sampled_from([None, "id % 2 = 0", "id > 33"]),
     shuffle=st.sampled_from(list(SHUFFLES)),
@@ -185,7 +185,7 @@ def test_a_chain_of_stops_with_other_remainders(
 
 
 @pytest.mark.slow
-@settings(max_examples=cases(34))
+@settings(max_examples=cases(17))
 @given(
     where=st.sampled_from(FILTERS),
     shuffle=st.sampled_from(list(SHUFFLES)),
@@ -228,7 +228,7 @@ def test_every_stop_of_an_epoch(folder, without_processes):
     query = query_of(folder, "k <> 2")
     wanted = rows_of(query)
     for here, there in itertools.permutations([(1, 0, 7), (2, 0, 7), (3, 2, 5), (2, 3, 16)], 2):
-        for stop in range(1, 30, 3):
+        for stop in range(1, 30, 2 if LONG else 6):
             found, state = Counter(), None
             for rank in range(here[0]):
                 batches, state = take(loader_of(query, **at(here, rank), **SHUFFLES["on"]), stop)
