@@ -125,9 +125,8 @@ def test_bench_loads_epochs(folder):
     assert (epoch["rows"], epoch["batches"]) == (500, 5)
     assert 0 <= epoch["wait_share"] <= 1
     assert 0 < epoch["first_batch_seconds"] <= epoch["seconds"]
-    for kind in ("arrow", "dict"):
-        out = works("bench", "SELECT name FROM t", *T, "--epochs", "1", "--output-format", kind)
-        assert out.startswith("epoch 0: 1,000 rows in 1 batches, ")
+    out = works("bench", "SELECT name FROM t", *T, "--epochs", "1", "--output-format", "arrow")
+    assert out.startswith("epoch 0: 1,000 rows in 1 batches, ")
     assert epoch["rows_per_second"] == pytest.approx(epoch["rows"] / epoch["seconds"])
 
 
@@ -140,8 +139,8 @@ def test_bench_counts_rows_of_any_type(folder, column):
     }
     pq.write_table(pa.table(rows), "types.parquet")
     sql = f"SELECT {column} FROM 'types.parquet'"
-    for kind in ("torch", "numpy"):
-        # Warnings of torch go to stderr.
+    # Each imports torch. Its warnings go to stderr.
+    for kind in ("torch", *["numpy"] * (column == "items")):
         status, out, _ = call("bench", sql, "--epochs", "1", "--output-format", kind)
         assert status == 0
         assert out.startswith("epoch 0: 120 rows in 1 batches, ")
