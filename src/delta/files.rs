@@ -3,10 +3,13 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
+use futures::TryStreamExt;
 use object_store::path::Path;
-use object_store::{Error as StoreError, ObjectMeta, ObjectStore};
+use object_store::{Error as StoreError, ObjectMeta, ObjectStore, ObjectStoreExt};
+use serde::Deserialize;
 
 use super::place::TablePlace;
+use crate::bounds::{DELTA_COMMIT, check_json};
 use crate::{Error, ErrorKind, Result};
 
 /// The directory of a table's log.
@@ -14,6 +17,14 @@ pub const LOG: &str = "_delta_log";
 
 /// The directory below it that holds parts of checkpoints.
 const SIDECARS: &str = "_sidecars";
+
+/// The file of a log that names its newest checkpoint; it may be out of date.
+const LAST_CHECKPOINT: &str = "_last_checkpoint";
+
+#[derive(Deserialize)]
+struct LastCheckpoint {
+    version: i64,
+}
 
 /// The names in a log that belong to versions.
 #[derive(Debug, Default)]
@@ -91,6 +102,66 @@ impl LogFiles {
             ));
         }
         Ok(files)
+    }
+
+    /// Lists what says the state at a version, or at the newest one: from the checkpoint on that
+    /// the log names as its last, and the whole log where that is not enough. A long log has
+    /// thousands of names before it.
+    ///
+    /// # Errors
+    /// As [`list`](Self::list).
+    pub async fn list_for(
+        store: &Arc<dyn ObjectStore>,
+        place: &TablePlace,
+        version: Option<i64>,
+    ) -> Result<Self> {
+        match Self::since_last_checkpoint(store, place).await? {
+            Some(files) if files.holds(version) => Ok(files),
+            _ => Self::list(store, place).await,
+        }
+    }
+
+    async fn since_last_checkpoint(
+        store: &Arc<dyn ObjectStore>,
+        place: &TablePlace,
+    ) -> Result<Option<Self>> {
+        let directory = place.directory.clone().join(LOG);
+        let located = |error| Error::from(error).with_context("log of", place.text());
+        let found = match store.get(&directory.clone().join(LAST_CHECKPOINT)).await {
+            Ok(found)
+                if DELTA_COMMIT.check(found.meta.size, "this file of a Delta log has").is_ok() =>
+            {
+                found
+            }
+            Ok(_) | Err(StoreError::NotFound { .. }) => return Ok(None),
+            Err(error) => return Err(located(error)),
+        };
+        let bytes = found.bytes().await.map_err(located)?;
+        // It is a hint: a damaged one says nothing.
+        if check_json(&bytes).is_err() {
+            return Ok(None);
+        }
+        let Ok(last) = serde_json::from_slice::<LastCheckpoint>(&bytes) else { return Ok(None) };
+        // Before the names of this version, and behind those of the version before.
+        let offset = directory.clone().join(format!("{:020}", last.version));
+        let listed: Vec<ObjectMeta> = store
+            .list_with_offset(Some(&directory), &offset)
+            .try_collect()
+            .await
+            .map_err(located)?;
+        // Parts of checkpoints lie in a directory below.
+        let of_log = listed.into_iter().filter(|meta| {
+            meta.location.prefix_matches(&directory)
+                && meta.location.parts().count() == directory.parts().count() + 1
+        });
+        let files = Self::of(directory.clone(), of_log.collect());
+        Ok(Some(Self { place: place.clone(), ..files }))
+    }
+
+    /// Returns true if a part of a log is enough for the state at a version, or at the newest one.
+    fn holds(&self, version: Option<i64>) -> bool {
+        let Some(first) = self.checkpoints.keys().next() else { return false };
+        version.is_none_or(|version| (*first..=self.latest()).contains(&version))
     }
 
     fn of(directory: Path, listed: Vec<ObjectMeta>) -> Self {
@@ -238,5 +309,52 @@ mod tests {
         assert!(files.segment(7, "t").unwrap_err().to_string().contains("commit 6 is missing"));
         assert!(files.segment(3, "t").unwrap_err().to_string().contains("cleaned up"));
         assert_eq!(files.segment(4, "t").unwrap().commits.len(), 0);
+    }
+
+    /// A log of nine commits and a checkpoint, with these words in its file that names the last one.
+    async fn stored(checkpoint: i64, hint: Option<&str>) -> (Arc<dyn ObjectStore>, TablePlace) {
+        let store: Arc<dyn ObjectStore> = Arc::new(object_store::memory::InMemory::new());
+        let place = TablePlace { directory: Path::from("t"), ..TablePlace::default() };
+        let mut names: Vec<String> = (0..9).map(|version| format!("{version:020}.json")).collect();
+        names.push(format!("{checkpoint:020}.checkpoint.parquet"));
+        // A part of another checkpoint, as its file is called in the directory below.
+        names.push(format!("_sidecars/{:020}.json", 99));
+        for name in names {
+            store.put(&Path::from(format!("t/{LOG}/{name}")), "x".into()).await.unwrap();
+        }
+        if let Some(hint) = hint {
+            let path = Path::from(format!("t/{LOG}/{LAST_CHECKPOINT}"));
+            store.put(&path, hint.to_owned().into()).await.unwrap();
+        }
+        (store, place)
+    }
+
+    async fn versions(checkpoint: i64, hint: Option<&str>, asked: Option<i64>) -> Vec<i64> {
+        let (store, place) = stored(checkpoint, hint).await;
+        let files = LogFiles::list_for(&store, &place, asked).await.unwrap();
+        assert_eq!(files.latest(), 8);
+        let segment = files.segment(asked.unwrap_or(8), "t").unwrap();
+        let whole = LogFiles::list(&store, &place).await.unwrap();
+        let other = whole.segment(asked.unwrap_or(8), "t").unwrap();
+        assert_eq!(segment.checkpoint, other.checkpoint);
+        assert_eq!(segment.commits, other.commits);
+        files.commits().keys().copied().collect()
+    }
+
+    #[tokio::test]
+    async fn a_log_is_listed_from_the_checkpoint_on_that_it_names() {
+        let (part, whole): (Vec<i64>, Vec<i64>) = ((5..9).collect(), (0..9).collect());
+        let five = Some(r#"{"version":5,"size":7}"#);
+        assert_eq!(versions(5, five, None).await, part);
+        assert_eq!(versions(5, five, Some(5)).await, part);
+        // An older version, and hints that say less than the log, nothing, or something wrong.
+        assert_eq!(versions(5, five, Some(4)).await, whole);
+        assert_eq!(versions(6, five, None).await, part);
+        assert_eq!(versions(4, five, None).await, whole);
+        let hints =
+            [None, Some("{"), Some("[]"), Some(r#"{"version":99}"#), Some(r#"{"version":-9}"#)];
+        for hint in hints {
+            assert_eq!(versions(5, hint, None).await, whole, "{hint:?}");
+        }
     }
 }

@@ -43,7 +43,16 @@ pub async fn load(
     at: &TravelTo,
     scan_filter: Option<String>,
 ) -> Result<(DeltaSpec, FileValues)> {
-    let log = LogFiles::list(store, place).await?;
+    let log = match at {
+        TravelTo::Current => LogFiles::list_for(store, place, None).await?,
+        TravelTo::Snapshot(version) | TravelTo::Pinned { snapshot: version, .. } => {
+            LogFiles::list_for(store, place, Some(*version)).await?
+        }
+        TravelTo::Reference(_)
+        | TravelTo::Time(_)
+        | TravelTo::Appended { .. }
+        | TravelTo::Changed { .. } => LogFiles::list(store, place).await?,
+    };
     let (state, after, changes) = match at {
         TravelTo::Appended { from, to, .. } => {
             (appended_files(store, &log, place, name, *from, *to).await?, Some(*from), None)
