@@ -479,6 +479,23 @@ class Stage:
     def __arrow_c_schema__(self) -> object: ...
     def take(self, rows: Any, converter: TensorConverter) -> _TensorBatch:
         """Convert rows by number, in the order given; `rows` is a buffer of uint64."""
+    def gather_pieces(
+        self, column: str, rows: Any, from_: Any, to: Any, lengths: Any, target: Any, fill: Any
+    ) -> bool:
+        """Copy parts of a column's lists side by side into an array.
+
+        Args:
+            column: Its name.
+            rows: A buffer of uint64: the row of each part.
+            from_: A buffer of int64: the number that it begins with.
+            to: A buffer of int64: the element of `target` that this number goes to; they rise.
+            lengths: A buffer of int64: its numbers.
+            target: A buffer of bytes.
+            fill: Bytes: the number that goes to where no part is.
+
+        Returns:
+            False, with nothing done, where the column has other values than lists of numbers of so many bytes, or NULLs.
+        """
     def remove(self) -> None:
         """Delete its files; whoever has it open keeps reading."""
 

@@ -70,7 +70,7 @@ unsafe fn read<T: Element>(buffer: &PyBuffer<T>) -> PyResult<&[T]> {
 ///
 /// Nobody else uses them while the slice lives.
 #[expect(clippy::mut_from_ref, reason = "the memory is the array's, and not the buffer's")]
-unsafe fn written<T: Element>(buffer: &PyBuffer<T>) -> PyResult<&mut [T]> {
+pub(super) unsafe fn written<T: Element>(buffer: &PyBuffer<T>) -> PyResult<&mut [T]> {
     if buffer.readonly() || !buffer.is_c_contiguous() {
         return Err(PyValueError::new_err("the array must be contiguous and writable"));
     }

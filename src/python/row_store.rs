@@ -11,10 +11,12 @@ use pyo3_arrow::PyRecordBatch;
 
 use super::arrow::schema_capsule;
 use super::error::to_py;
+use super::pieces::written;
 use super::plan::PyPlan;
 use super::tensor::{TensorConverter, to_python};
 use super::wait::{compute, wait_with};
 use crate::row_store::{Drawing, Progress, Stage, weight_column};
+use crate::tensor::Pieces;
 
 /// The rows of a query on disk, for access at random.
 #[pyclass(name = "Stage", module = "tensorquery._core", frozen)]
@@ -141,6 +143,32 @@ impl PyStage {
         let converter = converter.converter();
         let batch = compute(py, || converter.convert(&self.stage.take(&rows)?))?;
         to_python(py, batch)
+    }
+
+    /// Copies parts of the lists of a column side by side into an array, and the number `fill` to what
+    /// lies between them: of row `rows[n]` from the number `from_[n]` on, `lengths[n]` numbers to the
+    /// element `to[n]`. Returns False, and does nothing, where the column has other values than lists
+    /// of numbers of so many bytes, or NULLs.
+    #[expect(clippy::needless_pass_by_value, reason = "arguments that Python gives")]
+    #[expect(clippy::too_many_arguments, reason = "arrays that belong together in Python, too")]
+    #[pyo3(signature = (column, rows, from_, to, lengths, target, fill))]
+    fn gather_pieces(
+        &self,
+        py: Python<'_>,
+        column: &str,
+        rows: PyBuffer<u64>,
+        from_: PyBuffer<i64>,
+        to: PyBuffer<i64>,
+        lengths: PyBuffer<i64>,
+        target: PyBuffer<u8>,
+        fill: Vec<u8>,
+    ) -> PyResult<bool> {
+        let pieces = Pieces::try_new(&to.to_vec(py)?, &lengths.to_vec(py)?).map_err(to_py)?;
+        let (rows, from) = (rows.to_vec(py)?, from_.to_vec(py)?);
+        // SAFETY: the array is one that `ReadPacks` has just made, and that nobody else has yet; it is
+        // held while the slice lives.
+        let target = unsafe { written(&target)? };
+        compute(py, || self.stage.gather_pieces(column, &rows, &from, &pieces, target, &fill))
     }
 
     /// Deletes its files; whoever has it open keeps reading.

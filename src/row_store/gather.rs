@@ -6,9 +6,9 @@ use arrow::array::{
     Array, ArrayData, ArrayRef, AsArray, BooleanArray, GenericListArray, OffsetSizeTrait,
     make_array,
 };
-use arrow::buffer::{BooleanBuffer, MutableBuffer, NullBuffer, OffsetBuffer, ScalarBuffer};
+use arrow::buffer::{BooleanBuffer, Buffer, MutableBuffer, NullBuffer, OffsetBuffer, ScalarBuffer};
 use arrow::compute::interleave;
-use arrow::datatypes::{DataType, FieldRef};
+use arrow::datatypes::{ArrowNativeType, DataType, FieldRef};
 
 use crate::Result;
 use crate::materialize::release;
@@ -84,6 +84,58 @@ fn gather_lists<O: OffsetSizeTrait>(
     let offsets = OffsetBuffer::new(offsets);
     let lists = GenericListArray::<O>::try_new(Arc::clone(item), offsets, values, nulls)?;
     Ok(Some(Arc::new(lists)))
+}
+
+/// A column of lists of whole numbers or floats, as bytes.
+pub(super) struct Lists<'a> {
+    ends: Ends<'a>,
+    /// What the ends count from.
+    numbers: Buffer,
+    /// Bytes of a number.
+    width: usize,
+}
+
+enum Ends<'a> {
+    Short(&'a [i32]),
+    Long(&'a [i64]),
+}
+
+impl<'a> Lists<'a> {
+    /// The lists of an array with numbers of `width` bytes; None for other types, and where a list
+    /// or a number is NULL.
+    pub(super) fn of(array: &'a dyn Array, width: usize) -> Option<Self> {
+        let (ends, values) = match array.data_type() {
+            DataType::List(_) => {
+                let lists = array.as_list::<i32>();
+                (Ends::Short(lists.value_offsets()), lists.values())
+            }
+            DataType::LargeList(_) => {
+                let lists = array.as_list::<i64>();
+                (Ends::Long(lists.value_offsets()), lists.values())
+            }
+            _ => return None,
+        };
+        let kind = values.data_type();
+        let is_number = kind.is_integer() || kind.is_floating();
+        let is_plain = is_number && kind.primitive_width() == Some(width);
+        if !is_plain || array.null_count() > 0 || values.null_count() > 0 {
+            return None;
+        }
+        let data = values.to_data();
+        let numbers = data.buffers()[0].slice(data.offset() * width);
+        Some(Self { ends, numbers, width })
+    }
+
+    /// The bytes of `length` numbers of a list, from the number `from` on; None where it has fewer.
+    pub(super) fn part(&self, row: usize, from: usize, length: usize) -> Option<&[u8]> {
+        let (start, end) = match self.ends {
+            Ends::Short(ends) => (ends.get(row)?.as_usize(), ends.get(row + 1)?.as_usize()),
+            Ends::Long(ends) => (ends.get(row)?.as_usize(), ends.get(row + 1)?.as_usize()),
+        };
+        let start = start.checked_add(from)?;
+        let stop = start.checked_add(length).filter(|stop| *stop <= end)?;
+        self.numbers.get(start * self.width..stop * self.width)
+    }
 }
 
 /// Which of the values at `places` are NULL, by the NULLs of each array; None where no array has

@@ -9,7 +9,7 @@ use arrow::datatypes::SchemaRef;
 use arrow::record_batch::RecordBatch;
 use futures::{Stream, StreamExt, TryStreamExt, stream};
 
-use super::gather::gather;
+use super::gather::{Lists, gather};
 use super::manifest::{BatchEntry, Manifest, Unusable, damaged};
 use super::map::MappedFile;
 use super::sums::{is_verified, verify};
@@ -17,6 +17,7 @@ use super::write::panicked;
 use crate::materialize::{Lock, StoredSchema};
 use crate::runtime::Runtimes;
 use crate::sharding::Order;
+use crate::tensor::Pieces;
 use crate::{Error, Result};
 
 /// Bytes of the rows that [`Stage::read`] gathers at a time, by the mean of all rows.
@@ -158,11 +159,55 @@ impl Stage {
     /// `Config` for a row that does not exist; `Data` where the rows exceed a 32-bit offset or a
     /// dictionary's key type, which fewer rows may not.
     pub fn gather(&self, rows: &[u64]) -> Result<RecordBatch> {
-        const UNSEEN: u32 = u32::MAX;
         if rows.is_empty() {
             return Ok(RecordBatch::new_empty(Arc::clone(self.schema())));
         }
-        // Only batches of which a row is wanted take part.
+        let (touched, places) = self.places(rows)?;
+        let columns: Vec<_> = (0..self.layout.stored().fields().len())
+            .map(|column| {
+                let arrays: Vec<_> =
+                    touched.iter().map(|batch| batch.column(column).as_ref()).collect();
+                gather(&arrays, &places)
+            })
+            .collect::<Result<_>>()?;
+        self.layout.restore(&columns, rows.len())
+    }
+
+    /// Copies parts of lists side by side: of row `rows[n]` from the number `from[n]` on to the n-th
+    /// of the `pieces` of `target`, and the number `fill`, as bytes, to where no piece is. Returns
+    /// false, and does nothing, where the column has other values than lists of numbers of so many
+    /// bytes, or NULLs.
+    ///
+    /// # Errors
+    /// `Config` for a row, a column or a part of a list that does not exist, and for pieces that do
+    /// not lie in `target`.
+    pub fn gather_pieces(
+        &self,
+        column: &str,
+        rows: &[u64],
+        from: &[i64],
+        pieces: &Pieces,
+        target: &mut [u8],
+        fill: &[u8],
+    ) -> Result<bool> {
+        let (touched, places) = self.places(rows)?;
+        let column = self.schema().index_of(column)?;
+        let lists = touched.iter().map(|batch| Lists::of(batch.column(column), fill.len()));
+        let Some(lists) = lists.collect::<Option<Vec<_>>>() else { return Ok(false) };
+        let absent = || Error::config("a list has fewer numbers than are asked for");
+        pieces.gather(target, fill, |number, length| {
+            let ((list, row), from) =
+                places.get(number).zip(from.get(number)).ok_or_else(absent)?;
+            let from = usize::try_from(*from).map_err(|_| absent())?;
+            lists[*list].part(*row, from, length).ok_or_else(absent)
+        })?;
+        Ok(true)
+    }
+
+    /// The batches of which a row is wanted, and of each row the batch among them and its place in
+    /// it.
+    fn places(&self, rows: &[u64]) -> Result<(Vec<&RecordBatch>, Vec<(usize, usize)>)> {
+        const UNSEEN: u32 = u32::MAX;
         let mut slots = vec![UNSEEN; self.batches.len()];
         let mut touched: Vec<&RecordBatch> = Vec::new();
         let mut places = Vec::with_capacity(rows.len());
@@ -180,14 +225,7 @@ impl Stage {
             }
             places.push((slots[index] as usize, (row - self.starts[index]) as usize));
         }
-        let columns: Vec<_> = (0..self.layout.stored().fields().len())
-            .map(|column| {
-                let arrays: Vec<_> =
-                    touched.iter().map(|batch| batch.column(column).as_ref()).collect();
-                gather(&arrays, &places)
-            })
-            .collect::<Result<_>>()?;
-        self.layout.restore(&columns, rows.len())
+        Ok((touched, places))
     }
 
     /// The rows at positions `range` of an order, in batches of `batch_rows` rows, fewer where rows

@@ -40,6 +40,35 @@ impl Pieces {
         Ok(())
     }
 
+    /// Copies the elements of the pieces from wherever `source` has the bytes of each, by number and
+    /// length, and fills what no piece covers with the element `fill`.
+    ///
+    /// # Errors
+    /// As `source`; `Config` for a piece of another length than its bytes, that does not lie in
+    /// `target`, or that begins before the end of the one before.
+    pub fn gather<'a>(
+        &self,
+        target: &mut [u8],
+        fill: &[u8],
+        mut source: impl FnMut(usize, usize) -> Result<&'a [u8]>,
+    ) -> Result<()> {
+        let pad = |gap: Option<&mut [u8]>| {
+            let elements = gap.ok_or_else(outside)?.chunks_exact_mut(fill.len());
+            elements.for_each(|element| element.copy_from_slice(fill));
+            Ok::<_, Error>(())
+        };
+        let mut done = 0;
+        for (number, (to, length)) in self.to.iter().zip(&self.lengths).enumerate() {
+            let own = range(*to, *length, fill.len()).ok_or_else(outside)?;
+            pad(target.get_mut(done..own.start))?;
+            done = own.end;
+            let source = source(number, *length)?;
+            let own = target.get_mut(own).filter(|own| own.len() == source.len());
+            own.ok_or_else(outside)?.copy_from_slice(source);
+        }
+        pad(target.get_mut(done..))
+    }
+
     /// Numbers the elements of each piece from zero in `positions`, and writes the piece's number to
     /// `documents`. In `loss` all elements but the first of a piece are 1. Elements of no piece are 0,
     /// -1 and 0.
@@ -102,6 +131,10 @@ mod tests {
         let mut target = [0; 12];
         pieces.copy(&source, &mut target, 2, &[2, 0]).unwrap();
         assert_eq!(target, [3, 3, 4, 4, 5, 5, 0, 0, 1, 1, 2, 2]);
+        let mut target = [7; 14];
+        let sources: [&[u8]; 2] = [&[3, 3, 4, 4, 5, 5], &[1, 1, 2, 2]];
+        pieces.gather(&mut target, &[8, 9], |number, _| Ok(sources[number])).unwrap();
+        assert_eq!(target, [3, 3, 4, 4, 5, 5, 8, 9, 1, 1, 2, 2, 8, 9]);
         let (mut positions, mut documents, mut loss) = ([9; 6], [9; 6], [9; 6]);
         pieces.mark(&mut positions, &mut documents, &mut loss).unwrap();
         assert_eq!(positions, [0, 1, 2, 0, 0, 1]);
@@ -122,7 +155,12 @@ mod tests {
         assert!(pieces.copy(&[0; 8], &mut [0; 8], 1, &[]).is_err());
         assert!(pieces.mark(&mut [0; 5], &mut [0; 4], &mut [0; 5]).is_err());
         assert!(pieces.mark(&mut [0; 5], &mut [0; 5], &mut [0; 5]).is_ok());
+        for (source, target) in [(1, 5), (3, 5), (2, 4)] {
+            let source = vec![0; source];
+            assert!(pieces.gather(&mut vec![0; target], &[0], |_, _| Ok(&source)).is_err());
+        }
         let overlapping = Pieces::try_new(&[0, 1], &[2, 2]).unwrap();
+        assert!(overlapping.gather(&mut [0; 5], &[0], |_, _| Ok(&[0; 2])).is_err());
         assert!(overlapping.mark(&mut [0; 5], &mut [0; 5], &mut [0; 5]).is_err());
     }
 }

@@ -76,6 +76,8 @@ class ReadPacks:
         self._rows = rows
         self._pack = pack
         self._is_torch = output_format == "torch"
+        self._kinds: dict[str, Any] | None = None
+        """The types of all columns, once they are known, where each is a list of numbers that is packed; else none."""
 
     def __call__(self, batch: Mapping[str, Jagged]) -> dict[str, Any]:
         """The packs of a batch, with the facts about their documents."""
@@ -87,31 +89,18 @@ class ReadPacks:
         # Where each piece begins in its batch: behind those before it in its pack.
         begins = places * pack.length + before - before[ends[:-1]][places]
 
-        # A document whose pieces share the batch is read once.
-        distinct, document = np.unique(numbers, return_inverse=True)
-        document = document.reshape(-1)
-        read = self._rows.take(distinct)
         shape = (packs, pack.length)
         positions, documents = np.empty(shape, np.int64), np.empty(shape, np.int64)
         has_loss = np.empty(shape, np.uint8)
         _core.mark_pieces(positions, documents, has_loss, begins, lengths)
         has_loss = has_loss.view(np.bool_)
 
-        found: dict[str, Any] = {}
-        for name, values in read.items():
-            if name not in pack.columns:
-                found[name] = _chosen(values, document)
-                continue
-            elements, offsets = listed(name, values)
-            fill = False if name == pack.loss else pack.pad_of(name)
-            made = np.full((*shape, *elements.shape[1:]), fill, elements.dtype)
-            width = elements.dtype.itemsize * math.prod(elements.shape[1:])
-            own = offsets[:-1][document] + starts
-            _core.copy_pieces(_bytes(elements), _bytes(made), width, own, begins, lengths)
-            if name == pack.loss:
-                has_loss &= made != 0
-            else:
-                found[name] = made
+        found = self._gathered(shape, numbers, starts, begins, lengths)
+        if found is None:
+            found = self._taken(shape, numbers, starts, begins, lengths)
+        mask = found.pop(pack.loss, None) if pack.loss is not None else None
+        if mask is not None:
+            has_loss &= mask != 0
         found["position_ids"] = positions
         found["document_ids"] = documents
         found["document_rows"] = numbers.copy()
@@ -124,6 +113,59 @@ class ReadPacks:
             found = {name: _as_torch(values) for name, values in found.items()}
         found["max_seqlen"] = longest
         return found
+
+    def _gathered(
+        self, shape: tuple[int, int], numbers: Array, starts: Array, begins: Array, lengths: Array
+    ) -> dict[str, Any] | None:
+        """The packs of each column, straight from the stored rows; None where a column needs more than a copy."""
+        kinds = self._kinds
+        if kinds is None:
+            none = self._rows.take([])
+            kinds = {}
+            for name, values in none.items():
+                elements = listed(name, values).values if name in self._pack.columns else None
+                if elements is None or elements.ndim > 1 or elements.dtype.kind not in "iuf":
+                    kinds = {}
+                    break
+                kinds[name] = elements.dtype
+            self._kinds = kinds
+        store = self._rows._open()[0]
+        rows, found = numbers.astype(np.uint64), {}
+        for name, kind in kinds.items():
+            made = np.empty(shape, kind)
+            fill = np.array(self._fill(name), kind).tobytes()
+            own = (rows, starts, begins, lengths)
+            if not store.gather_pieces(name, *own, _bytes(made), fill):
+                return None
+            found[name] = made
+        return found or None
+
+    def _taken(
+        self, shape: tuple[int, int], numbers: Array, starts: Array, begins: Array, lengths: Array
+    ) -> dict[str, Any]:
+        """The packs of each packed column, and the values of others by document."""
+        # A document whose pieces share the batch is read once.
+        distinct, document = np.unique(numbers, return_inverse=True)
+        document = document.reshape(-1)
+        found: dict[str, Any] = {}
+        for name, values in self._rows.take(distinct).items():
+            if name not in self._pack.columns:
+                found[name] = _chosen(values, document)
+                continue
+            elements, offsets = listed(name, values)
+            made = np.full((*shape, *elements.shape[1:]), self._fill(name), elements.dtype)
+            width = elements.dtype.itemsize * math.prod(elements.shape[1:])
+            own = offsets[:-1][document] + starts
+            _core.copy_pieces(_bytes(elements), _bytes(made), width, own, begins, lengths)
+            found[name] = made
+        return found
+
+    def _fill(self, name: str) -> float:
+        """What goes to where no document is."""
+        return False if name == self._pack.loss else self._pack.pad_of(name)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_kinds": None}
 
 
 def _bytes(values: Array) -> Array:
