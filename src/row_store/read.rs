@@ -44,6 +44,14 @@ pub struct Stage {
     _in_use: Option<Lock>,
 }
 
+/// Where rows lie.
+struct Places<'a> {
+    /// The batches of which a row is wanted.
+    touched: Vec<&'a RecordBatch>,
+    /// Of each row the batch among them, and its place in it.
+    of_rows: Vec<(usize, usize)>,
+}
+
 #[derive(Debug)]
 struct Slot {
     entry: BatchEntry,
@@ -162,12 +170,12 @@ impl Stage {
         if rows.is_empty() {
             return Ok(RecordBatch::new_empty(Arc::clone(self.schema())));
         }
-        let (touched, places) = self.places(rows)?;
+        let Places { touched, of_rows } = self.places(rows)?;
         let columns: Vec<_> = (0..self.layout.stored().fields().len())
             .map(|column| {
                 let arrays: Vec<_> =
                     touched.iter().map(|batch| batch.column(column).as_ref()).collect();
-                gather(&arrays, &places)
+                gather(&arrays, &of_rows)
             })
             .collect::<Result<_>>()?;
         self.layout.restore(&columns, rows.len())
@@ -190,27 +198,25 @@ impl Stage {
         target: &mut [u8],
         fill: &[u8],
     ) -> Result<bool> {
-        let (touched, places) = self.places(rows)?;
+        let Places { touched, of_rows } = self.places(rows)?;
         let column = self.schema().index_of(column)?;
         let lists = touched.iter().map(|batch| Lists::of(batch.column(column), fill.len()));
         let Some(lists) = lists.collect::<Option<Vec<_>>>() else { return Ok(false) };
         let absent = || Error::config("a list has fewer numbers than are asked for");
         pieces.gather(target, fill, |number, length| {
             let ((list, row), from) =
-                places.get(number).zip(from.get(number)).ok_or_else(absent)?;
+                of_rows.get(number).zip(from.get(number)).ok_or_else(absent)?;
             let from = usize::try_from(*from).map_err(|_| absent())?;
             lists[*list].part(*row, from, length).ok_or_else(absent)
         })?;
         Ok(true)
     }
 
-    /// The batches of which a row is wanted, and of each row the batch among them and its place in
-    /// it.
-    fn places(&self, rows: &[u64]) -> Result<(Vec<&RecordBatch>, Vec<(usize, usize)>)> {
+    fn places(&self, rows: &[u64]) -> Result<Places<'_>> {
         const UNSEEN: u32 = u32::MAX;
         let mut slots = vec![UNSEEN; self.batches.len()];
         let mut touched: Vec<&RecordBatch> = Vec::new();
-        let mut places = Vec::with_capacity(rows.len());
+        let mut of_rows = Vec::with_capacity(rows.len());
         for &row in rows {
             if row >= self.num_rows() {
                 return Err(Error::config(format!(
@@ -223,9 +229,9 @@ impl Stage {
                 slots[index] = touched.len() as u32;
                 touched.push(self.batch(index)?);
             }
-            places.push((slots[index] as usize, (row - self.starts[index]) as usize));
+            of_rows.push((slots[index] as usize, (row - self.starts[index]) as usize));
         }
-        Ok((touched, places))
+        Ok(Places { touched, of_rows })
     }
 
     /// The rows at positions `range` of an order, in batches of `batch_rows` rows, fewer where rows
