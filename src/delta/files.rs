@@ -127,17 +127,14 @@ impl LogFiles {
     ) -> Result<Option<Self>> {
         let directory = place.directory.clone().join(LOG);
         let located = |error| Error::from(error).with_context("log of", place.text());
-        let found = match store.get(&directory.clone().join(LAST_CHECKPOINT)).await {
-            Ok(found)
-                if DELTA_COMMIT.check(found.meta.size, "this file of a Delta log has").is_ok() =>
-            {
-                found
-            }
-            Ok(_) | Err(StoreError::NotFound { .. }) => return Ok(None),
-            Err(error) => return Err(located(error)),
+        // It is a hint: what keeps it from being read, the whole list tells, if it matters.
+        let Ok(found) = store.get(&directory.clone().join(LAST_CHECKPOINT)).await else {
+            return Ok(None);
         };
-        let bytes = found.bytes().await.map_err(located)?;
-        // It is a hint: a damaged one says nothing.
+        if DELTA_COMMIT.check(found.meta.size, "this file of a Delta log has").is_err() {
+            return Ok(None);
+        }
+        let Ok(bytes) = found.bytes().await else { return Ok(None) };
         if check_json(&bytes).is_err() {
             return Ok(None);
         }

@@ -136,6 +136,8 @@ class ReadPacks:
             fill = np.array(self._fill(name), kind).tobytes()
             own = (rows, starts, begins, lengths)
             if not store.gather_pieces(name, *own, _bytes(made), fill):
+                # Other columns would be gathered for nothing in the batches to come.
+                self._kinds = {}
                 return None
             found[name] = made
         return found or None
