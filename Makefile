@@ -68,8 +68,8 @@ test: test-rust test-python ## Run every test, Rust and Python
 
 test-rust: ## Run the Rust tests; they need no Python
 	@command -v $(CARGO) >/dev/null || { echo "make: $(CARGO) not found. Install Rust from https://rustup.rs and open a new shell" >&2; exit 1; }
-	$(CARGO) test --locked
 	$(CARGO) build --locked --package tensorquery-fuzz --lib
+	$(CARGO) test --locked
 
 # These tests wait a third of the time, so three processes keep two cores busy. Parallel tests start servers
 # of their own; `make test-python TEST_PROCESSES=0` runs all of them in one process.
@@ -252,17 +252,12 @@ races: ## Run the runtime, the queues and shared state under ThreadSanitizer (ne
 
 MIRI := MIRIFLAGS=-Zmiri-permissive-provenance $(CARGO) +nightly miri test --locked --package tensorquery-miri -- --skip sharding::
 
-# Clippy stands in for the compiler of this package alone, so that the dependencies of the tests serve it too: `cargo clippy`
-# would check all of them anew, which takes DataFusion ten minutes.
-CLIPPY := RUSTC_WORKSPACE_WRAPPER=clippy-driver CARGO_PROFILE_DEV_OPT_LEVEL=0 CARGO_PROFILE_DEV_DEBUG=0 $(CARGO) rustc --locked
+CLIPPY := RUSTC_WORKSPACE_WRAPPER=$(abspath tests/clippy.sh) $(CARGO)
 
 lint: $(READY) ## Check format, clippy, ruff and types; warnings are errors
 	$(CARGO) fmt --all --check
-	$(CLIPPY) --lib --profile test -- -D warnings
-	$(CLIPPY) --test it -- -D warnings
+	PYO3_PYTHON=$(abspath $(BIN)/python) $(CLIPPY) test --locked --no-run --quiet --features python --lib --test it --bench micro
 	$(CARGO) clippy --locked --package decode-limit -- -D warnings
-	$(CLIPPY) --bench micro -- -D warnings
-	PYO3_PYTHON=$(abspath $(BIN)/python) $(CLIPPY) --lib --features python -- -D warnings
 	@! $(CARGO) tree --locked -e features -i tokio | grep 'feature "parking_lot"' >/dev/null || { echo "make: a dependency turns on tokio's parking_lot: its locks do not survive fork, and forked workers hang. See which: $(CARGO) tree -e features -i tokio" >&2; exit 1; }
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .

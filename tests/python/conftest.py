@@ -13,8 +13,10 @@ import torch
 from hypothesis import HealthCheck, settings
 
 import tensorquery as tq
+from effort import LONG
 from iceberg_lakes import SERVED
 from iceberg_servers import cloud, hive, postgres, rest  # noqa: F401 (fixtures)
+from parts import without_the_rest
 from stores import _faults, azure, faults, gcs, minio, moto  # noqa: F401 (fixtures)
 
 _numbers = itertools.count()
@@ -44,8 +46,12 @@ def _skips(config):
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items):
-    """Mark with `servers` each test that starts a server: by a fixture of `stores` or `iceberg_servers`, or by its catalog."""
+def pytest_collection_modifyitems(config, items):
+    """Leave what only ``make test-long`` runs; mark with `servers` each test that starts a server: by a fixture of `stores` or
+    `iceberg_servers`, or by its catalog."""
+    if not LONG:
+        items[:], left = without_the_rest(items)
+        config.hook.pytest_deselected(items=left)
     for item in items:
         found = getattr(item, "_fixtureinfo", None)
         definitions = found.name2fixturedefs.values() if found else ()

@@ -173,7 +173,7 @@ def test_ctrl_c_stops_promptly(folder, what):
 ASKING = """
 import signal
 import pyarrow as pa
-session.register_table("numbers", pa.table({"n": range(30_000)}))
+session.register_table("numbers", pa.table({"n": range(12_000)}))
 long = session.sql("SELECT count(*) AS n FROM numbers a, numbers b WHERE (a.n * b.n) % 7 = 1")
 answers = []
 def ask(*_):
@@ -192,11 +192,11 @@ def test_a_signal_handler_may_run_a_query_while_another_is_waited_for(folder):
     with program(ASKING, folder) as process:
         answer, errors = process.communicate(timeout=240)
     assert process.returncode == 0, errors
-    residues = np.bincount(np.arange(30_000) % 7)
+    residues = np.bincount(np.arange(12_000) % 7)
     pairs = sum(residues[a] * residues[b] for a in range(7) for b in range(7) if a * b % 7 == 1)
     count, answers = answer.split(maxsplit=1)
     assert int(count) == pairs
-    assert set(eval(answers)) == {sum(range(30_000))}, errors
+    assert set(eval(answers)) == {sum(range(12_000))}, errors
     assert "panicked" not in errors
 
 
