@@ -637,10 +637,16 @@ def test_a_question_that_broke_off_is_not_answered_by_the_next(monkeypatch):
         2, lambda rank: tq.ProcessGroup(f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
     )
     store = groups[1].store
+    receive = tcp_store._receive
+
+    def broken_off(connection):
+        # The thread that serves rank 0's store receives, too.
+        if connection is store._connection:
+            raise KeyboardInterrupt
+        return receive(connection)
+
     with monkeypatch.context() as patch:
-        patch.setattr(
-            tcp_store, "_receive", lambda connection: (_ for _ in ()).throw(KeyboardInterrupt)
-        )
+        patch.setattr(tcp_store, "_receive", broken_off)
         with pytest.raises(KeyboardInterrupt):
             store.add("n", 1)
     with pytest.raises(OSError):
