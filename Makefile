@@ -340,8 +340,8 @@ bench-micro: $(STAMPS)/installed ## Count the instructions of the core's hot fun
 	$(CARGO) build $(if $(filter release,$(BENCH_PROFILE)),--release) --locked --bench micro --message-format=json | $(BIN)/python benches/keep_program.py $(BENCH)/micro
 	$(BIN)/python benches/instructions.py $(BENCH)/micro
 
-bench-epochs: $(READY) ## Measure shuffling, states and resumes (some minutes; status 1 where a target is missed)
-	$(BIN)/python benches/epochs.py
+bench-epochs: $(BENCH)/$(BENCH_PROFILE) ## Measure shuffling, states and resumes (some minutes; status 1 where a target is missed)
+	$(BENCH)/venv/bin/python benches/epochs.py
 
 bench-rows: $(BENCH)/$(BENCH_PROFILE) ## Measure rows at random by number against datasets and lance (minutes; status 1 where a target is missed)
 	$(BENCH)/venv/bin/python benches/rows.py $(BENCH_ARGS)
@@ -352,23 +352,23 @@ bench-packing: $(BENCH)/$(BENCH_PROFILE) ## Measure packed sequences against unp
 bench-windows: $(BENCH)/$(BENCH_PROFILE) ## Measure windows over series against plain rows and PyTorch Forecasting (minutes; status 1 where a target is missed)
 	$(BENCH)/venv/bin/python benches/windows.py $(BENCH_ARGS)
 
-bench-iceberg: $(READY) ## Measure Iceberg tables against their plain files and other readers (status 1 where a target is missed)
-	$(BIN)/python benches/iceberg.py
+bench-iceberg: $(BENCH)/$(BENCH_PROFILE) ## Measure Iceberg tables against their plain files and other readers (status 1 where a target is missed)
+	$(BENCH)/venv/bin/python benches/iceberg.py
 
-bench-delta: $(READY) ## Measure Delta tables against their plain files and deltalake (status 1 where a target is missed)
-	$(BIN)/python benches/delta.py
+bench-delta: $(BENCH)/$(BENCH_PROFILE) ## Measure Delta tables against their plain files and deltalake (status 1 where a target is missed)
+	$(BENCH)/venv/bin/python benches/delta.py
 
-bench-scale: $(READY) ## Measure the planning of a million splits over 1,024 ranks x 8 workers (status 1 where a target is missed)
-	$(BIN)/python benches/scale.py
+bench-scale: $(BENCH)/$(BENCH_PROFILE) ## Measure the planning of a million splits over 1,024 ranks x 8 workers (status 1 where a target is missed)
+	$(BENCH)/venv/bin/python benches/scale.py
 
-bench-staging: $(READY) ## Measure a 10 GiB aggregate over a join under a memory limit of 1 GiB (minutes, some 40 GiB of disk; status 1 where a target is missed)
-	$(BIN)/python benches/staging.py
+bench-staging: $(BENCH)/$(BENCH_PROFILE) ## Measure a 10 GiB aggregate over a join under a memory limit of 1 GiB (minutes, some 40 GiB of disk; status 1 where a target is missed)
+	$(BENCH)/venv/bin/python benches/staging.py
 
-bench-storage: $(READY) test-servers ## Measure an S3 store with 50 ms of latency (some minutes; status 1 where a target is missed)
-	$(BIN)/python benches/storage.py
+bench-storage: $(BENCH)/$(BENCH_PROFILE) test-servers ## Measure an S3 store with 50 ms of latency (some minutes; status 1 where a target is missed)
+	$(BENCH)/venv/bin/python benches/storage.py
 
-bench-device: $(READY) ## Measure how batches reach a GPU (a minute; needs a GPU that torch.cuda can use)
-	$(BIN)/python benches/device.py
+bench-device: $(BENCH)/$(BENCH_PROFILE) ## Measure how batches reach a GPU (a minute; needs a GPU that torch.cuda can use)
+	$(BENCH)/venv/bin/python benches/device.py
 
 # Spark is large and only makes fixtures, which are committed: an environment of its own.
 SPARK := .spark
