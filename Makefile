@@ -68,7 +68,6 @@ test: test-rust test-python ## Run every test, Rust and Python
 
 test-rust: ## Run the Rust tests; they need no Python
 	@command -v $(CARGO) >/dev/null || { echo "make: $(CARGO) not found. Install Rust from https://rustup.rs and open a new shell" >&2; exit 1; }
-	$(CARGO) build --locked --package tensorquery-fuzz --lib
 	$(CARGO) test --locked
 
 # These tests wait a third of the time, so three processes keep two cores busy. Parallel tests start servers
@@ -256,7 +255,7 @@ CLIPPY := RUSTC_WORKSPACE_WRAPPER=$(abspath tests/clippy.sh) $(CARGO)
 
 lint: $(READY) ## Check format, clippy, ruff and types; warnings are errors
 	$(CARGO) fmt --all --check
-	PYO3_PYTHON=$(abspath $(BIN)/python) $(CLIPPY) test --locked --no-run --quiet --features python --lib --test it --bench micro
+	PYO3_PYTHON=$(abspath $(BIN)/python) $(CLIPPY) test --locked --no-run --quiet --package tensorquery --package tensorquery-fuzz --features tensorquery/python --lib --test it --bench micro
 	$(CARGO) clippy --locked --package decode-limit -- -D warnings
 	@! $(CARGO) tree --locked -e features -i tokio | grep 'feature "parking_lot"' >/dev/null || { echo "make: a dependency turns on tokio's parking_lot: its locks do not survive fork, and forked workers hang. See which: $(CARGO) tree -e features -i tokio" >&2; exit 1; }
 	$(BIN)/ruff check .
