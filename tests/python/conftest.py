@@ -21,6 +21,8 @@ from stores import _faults, azure, faults, gcs, minio, moto  # noqa: F401 (fixtu
 
 _numbers = itertools.count()
 
+_LEFT = pytest.StashKey[int]()
+
 _COMMON = {
     "deadline": None,
     # tmp_path is shared by the examples of one test: each writes into a directory of its own.
@@ -52,6 +54,7 @@ def pytest_collection_modifyitems(config, items):
     if not LONG:
         items[:], left = without_the_rest(items)
         config.hook.pytest_deselected(items=left)
+        config.stash[_LEFT] = len(left)
     for item in items:
         found = getattr(item, "_fixtureinfo", None)
         definitions = found.name2fixturedefs.values() if found else ()
@@ -69,6 +72,14 @@ def pytest_collection_modifyitems(config, items):
                 _shuffled(seed, name) for name in (item.location[0], item.nodeid)
             )
         )
+
+
+def pytest_report_collectionfinish(config):
+    """Say where a test that was asked for by name has gone."""
+    left = config.stash.get(_LEFT, 0)
+    if left:
+        return f"{left} cases are left to make test-long by in_part.txt; TENSORQUERY_LONG=1 runs them, too"
+    return []
 
 
 def _shuffled(seed, name):
