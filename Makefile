@@ -111,7 +111,8 @@ browser: ## Install Chromium by apt; tests draw the notebook in it
 test-faults: $(READY) test-servers ## Try every fault of a store on every format, with several seeds (some minutes)
 	TENSORQUERY_LONG=1 $(BIN)/python -m pytest tests/python/storage/test_faults.py tests/python/delta/test_delta_faults.py
 
-test-long: $(READY) .demo/complete test-servers ## Run the Python tests that `make test` runs in part, with all of their cases, seeds, topologies and ways to start workers (an hour)
+test-long: $(READY) .demo/complete test-servers ## Run the tests that `make test` runs in part, with all of their cases, seeds, topologies and ways to start workers (an hour)
+	TENSORQUERY_LONG=1 $(CARGO) test --locked
 	TENSORQUERY_LONG=1 $(BIN)/python -m pytest --numprocesses $(TEST_PROCESSES) --dist worksteal $$({ grep -rl "^from effort import" tests/python --include=test_*.py; sed -n 's,^[0-9]* \([^ ]*\) .*,tests/\1,p' tests/python/in_part.txt; } | sort -u)
 
 HOURS ?= 1

@@ -12,7 +12,7 @@ use tensorquery::{Error, ErrorKind, Result};
 use super::pipeline::{QUERIES, register_all, tables};
 use super::splits::pruning::{self, DIRECTORIES, PREDICATES};
 use super::support::{
-    all_splits, block_on, execute, finest, plan_with, register, session, write_parquet,
+    all_splits, block_on, execute, finest, plan_with, register, session, tries, write_parquet,
 };
 
 /// Counts of all splits, with two threads.
@@ -42,7 +42,7 @@ fn split_rows(rows: u64) -> PlanOptions {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 8, ..ProptestConfig::default() })]
+    #![proptest_config(tries(8))]
 
     #[test]
     fn any_query_is_counted_exactly(tables in tables(), constant in -2_i32..8, rows in 1_u64..40) {

@@ -15,6 +15,7 @@ use tensorquery::stream::{Delivered, Finished, Next, Output, RowSource, ShardStr
 use tensorquery::{Error, ErrorKind};
 
 use super::epochs::{Batch, Case, Consumed, Row, batches, cases, mixing};
+use super::support::tries;
 
 /// The batches of a shard from `cursor` on, of splits that have `counts` rows.
 fn deliver(
@@ -130,7 +131,7 @@ fn is_flat(piece: &RowSlice) -> bool {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(48))]
+    #![proptest_config(tries(48))]
 
     /// Any layout, after any runs; without counts where no layout needs them.
     #[test]

@@ -8,6 +8,7 @@ use tensorquery::sharding::{
 };
 
 use super::epochs::piece_rows;
+use super::support::tries;
 
 /// The sizes of all batches of a schedule with a fixed number of them.
 fn sizes(schedule: &Schedule) -> Vec<u64> {
@@ -25,7 +26,7 @@ fn is_possible(rows: u64, ranks: u64, batch: u64) -> bool {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(2000))]
+    #![proptest_config(tries(2000))]
 
     #[test]
     fn even_shares_take_equal_steps(rows in 0_u64..400, ranks in 1_u64..14, batch in 1_u64..20) {

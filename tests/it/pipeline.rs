@@ -23,7 +23,7 @@ use tensorquery::sharding::{
 use super::epochs::is_exact;
 use super::support::{
     all_splits, block_on, execute, plan_with, query, register, rows, run, session, sorted, stream,
-    write_parquet,
+    tries, write_parquet,
 };
 
 /// One row of `t`: a key, a float and a text that may be null, and the length of a list.
@@ -188,7 +188,7 @@ fn describe(shards: &[Vec<Vec<String>>]) -> String {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
+    #![proptest_config(tries(48))]
 
     #[test]
     fn shards_deliver_each_row_once(

@@ -15,6 +15,7 @@ use super::epochs::{
     Batch, Case, Chain, Row, batch_of, batches, cases, is_exact, lane_rows, long_cases, piece_rows,
     size_of,
 };
+use super::support::tries;
 
 /// The rows of all lanes, delivered or not.
 fn all_rows(shards: &[Shard], counts: &[u64]) -> Vec<Row> {
@@ -128,7 +129,7 @@ fn counted(shards: Vec<Shard>, counts: &[u64]) -> Vec<Shard> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(1500))]
+    #![proptest_config(tries(1500))]
 
     #[test]
     fn each_row_is_read_once_over_any_chain_of_runs(case in cases(4)) {
@@ -257,7 +258,7 @@ proptest! {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(30))]
+    #![proptest_config(tries(30))]
 
     /// The rest of an epoch is as small after many runs as after one: windows are never filled from windows, no more of
     /// them are open than a run has shards, and ranges are merged.
@@ -279,7 +280,7 @@ proptest! {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(2000))]
+    #![proptest_config(tries(2000))]
 
     /// Many rounds of turns at once lead where turn after turn does.
     #[test]
@@ -338,7 +339,7 @@ fn wrong_number() -> impl Strategy<Value = u64> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(3000))]
+    #![proptest_config(tries(3000))]
 
     /// Reading what a damaged cursor leaves never panics, and reads no row twice.
     #[test]

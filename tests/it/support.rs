@@ -11,6 +11,7 @@ use arrow::util::display::{ArrayFormatter, FormatOptions};
 use futures::TryStreamExt;
 use parquet::arrow::ArrowWriter;
 use parquet::file::properties::WriterProperties;
+use proptest::test_runner::Config as ProptestConfig;
 use tensorquery::catalog::TableOptions;
 use tensorquery::session::{Plan, PlanOptions, Query, Session, SessionOptions};
 use tensorquery::sharding::Shard;
@@ -28,6 +29,12 @@ pub fn block_on<T>(future: impl Future<Output = T>) -> T {
 
 pub fn session() -> Arc<Session> {
     Session::try_new(SessionOptions::default()).unwrap()
+}
+
+/// A third of so many cases of a property, or all of them in `make test-long`.
+pub fn tries(cases: u32) -> ProptestConfig {
+    let all = std::env::var_os("TENSORQUERY_LONG").is_some();
+    ProptestConfig::with_cases(if all { cases } else { cases.div_ceil(3) })
 }
 
 /// Parquet properties with `rows` rows per row group and pages of at most 16 rows.

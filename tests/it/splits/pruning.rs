@@ -11,7 +11,7 @@ use arrow::datatypes::{DataType, Field, Fields};
 use proptest::prelude::*;
 
 use super::super::support::{
-    all_splits, execute, finest, plan_with, query, register, rows, run, session, sorted,
+    all_splits, execute, finest, plan_with, query, register, rows, run, session, sorted, tries,
     write_parquet,
 };
 
@@ -130,7 +130,7 @@ pub fn batch(
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
+    #![proptest_config(tries(24))]
 
     #[test]
     fn pruning_keeps_every_row_of_the_result(
