@@ -1,5 +1,6 @@
 //! The plan rewrite and the split-scan leaf.
 
+mod ahead;
 mod build_side;
 mod foreign_function;
 mod guards;
@@ -8,6 +9,7 @@ mod lake_filter;
 mod lake_orc;
 mod lake_scan;
 mod lake_table;
+mod lanes;
 mod limits;
 mod lineage;
 mod low_memory;
@@ -21,11 +23,13 @@ mod rewrite;
 mod sample;
 mod split_scan;
 
+pub use ahead::AheadExec;
 pub use build_side::BuildSideExec;
 pub use foreign_function::{ForeignUdf, functions_of, two_functions};
 pub use guards::{filters_near_scans, padded_sides, projections_without_semi_joins};
 pub use in_order::in_order;
 pub use lake_table::LakeProvider;
+pub use lanes::in_lanes;
 pub use limits::{first_rows_of_limits, orders_below_limits};
 pub use lineage::RowFate;
 pub use low_memory::{SharedPool, with_spilling_joins};

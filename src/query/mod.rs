@@ -36,7 +36,7 @@ pub use engine_fixes::volatile_calls::Drawn;
 pub use engine_fixes::volatile_ctes::check_ctes_drawn_once;
 pub use engine_fixes::walk::{inputs_of, with_names};
 pub use engine_fixes::wide_star::{below_constant, without_star};
-pub use functions::feature_functions;
+pub use functions::{feature_functions, has_hash_of_rows, hash_of_rows};
 pub use moment::{Moment, fix_moment};
 pub use parse::{
     LAKE_SCHEMA, LakeName, PATH_SCHEMA, ParsedQuery, parse_predicate, quote_identifier,

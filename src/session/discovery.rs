@@ -89,7 +89,7 @@ pub(super) async fn count_scans(query: &Query) -> Result<usize> {
     Ok(rewritten.scans.len())
 }
 
-async fn discover_scan(
+pub(super) async fn discover_scan(
     scan: &DrivingScan,
     target: SplitTarget,
     explicit: bool,

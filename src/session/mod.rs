@@ -13,6 +13,7 @@ mod lake;
 mod layers;
 mod metadata_tables;
 mod moment;
+mod part_plan;
 mod plan;
 mod plan_cache;
 mod plan_fingerprint;

@@ -17,7 +17,7 @@ use super::query::Query;
 use super::registered::{Registered, TableKey};
 use super::registry::Session;
 use crate::catalog::{FilesTable, TableOptions};
-use crate::exec::{LakeProvider, MemoryTable, in_order};
+use crate::exec::{LakeProvider, MemoryTable};
 use crate::fingerprint::Form;
 use crate::formats::ipc::read_ipc_head;
 use crate::formats::{ArrowFormat, Format};
@@ -314,16 +314,14 @@ impl Query {
         cut: &Cut,
         attempt: Attempt,
     ) -> Result<SendableRecordBatchStream> {
-        let state = self.session().context().state();
-        let physical = in_order(state.create_physical_plan(&cut.plan).await?)?;
+        let physical = self.plan_of_part(cut).await?;
         let (physical, context) = self.prepared(physical, attempt)?;
         Ok(named(execute_stream(physical, context)?, cut))
     }
 
     /// How each part is computed, for the user to look at.
     pub(super) async fn describe_part(&self, cut: &Cut) -> Result<String> {
-        let physical = self.session().context().state().create_physical_plan(&cut.plan).await?;
-        Ok(displayable(physical.as_ref()).indent(false).to_string())
+        Ok(displayable(self.plan_of_part(cut).await?.as_ref()).indent(false).to_string())
     }
 }
 

@@ -198,6 +198,33 @@ impl Hashing {
     }
 }
 
+/// The numbers under which a type's values lie, where they are numbers without being called so.
+fn under(of: &DataType) -> Option<DataType> {
+    use DataType::{Date32, Date64, Duration, Time32, Time64, Timestamp};
+    match of {
+        Date32 | Time32(_) => Some(DataType::Int32),
+        Date64 | Time64(_) | Timestamp(..) | Duration(_) => Some(DataType::Int64),
+        _ => None,
+    }
+}
+
+/// Returns true for types of which [`hash_of_rows`] gives equal values equal hashes.
+pub fn has_hash_of_rows(of: &DataType) -> bool {
+    is_hashed(of) || under(of).is_some()
+}
+
+/// A hash of each value of a column, NULL for NULL, the same on every platform.
+///
+/// # Errors
+/// A query error for other types than those of [`has_hash_of_rows`].
+pub fn hash_of_rows(column: &ArrayRef) -> Result<ArrayRef> {
+    let how = Hashing { seed: 0, modulus: None };
+    match under(column.data_type()) {
+        Some(number) => how.values(&cast(column, &number)?),
+        None => how.values(column),
+    }
+}
+
 /// The bits of a float that all equal floats share.
 fn bits(value: f64) -> u64 {
     match value.is_nan() {

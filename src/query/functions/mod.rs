@@ -26,6 +26,7 @@ use datafusion::logical_expr::{
 };
 
 use self::arguments::Call;
+pub use self::hash::{has_hash_of_rows, hash_of_rows};
 use crate::basics::function_basics;
 use crate::error::pass_through::check_in;
 use crate::{Error, Result};
