@@ -21,7 +21,7 @@ BENCH_ARGS ?=
 # DataFusion is compiled once. abi3 needs no interpreter to build against; see Cargo.toml.
 RUST_SOURCES := Cargo.toml Cargo.lock $(shell find src -name '*.rs' 2>/dev/null)
 
-.PHONY: help audit differential differential-planted setup demo docs fetch browser test test-rust test-fast test-python test-times test-shuffled test-cpus coverage test-servers test-faults test-leaks test-long test-signals test-ballista wheel test-wheel prove slt lint bench bench-micro bench-paired bench-epochs bench-rows bench-packing bench-windows bench-iceberg bench-delta bench-scale bench-staging bench-storage bench-device stubtest golden iceberg-fixtures delta-fixtures delta-judge fixtures fuzz fuzz-collections miri races clean
+.PHONY: help audit differential differential-planted setup demo docs fetch browser test test-rust test-fast test-python test-times test-shuffled test-cpus coverage test-servers test-faults test-leaks test-long test-signals test-ballista wheel test-wheel prove slt lint bench bench-micro bench-paired bench-epochs bench-rows bench-packing bench-windows bench-stages bench-iceberg bench-delta bench-scale bench-staging bench-storage bench-device stubtest golden iceberg-fixtures delta-fixtures delta-judge fixtures fuzz fuzz-collections miri races clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -351,6 +351,9 @@ bench-packing: $(BENCH)/$(BENCH_PROFILE) ## Measure packed sequences against unp
 
 bench-windows: $(BENCH)/$(BENCH_PROFILE) ## Measure windows over series against plain rows and PyTorch Forecasting (minutes; status 1 where a target is missed)
 	$(BENCH)/venv/bin/python benches/windows.py $(BENCH_ARGS)
+
+bench-stages: $(BENCH)/$(BENCH_PROFILE) ## Measure staged queries against DuckDB and DataFusion (minutes; status 1 where a target is missed)
+	$(BENCH)/venv/bin/python benches/stages.py $(BENCH_ARGS)
 
 bench-iceberg: $(BENCH)/$(BENCH_PROFILE) ## Measure Iceberg tables against their plain files and other readers (status 1 where a target is missed)
 	$(BENCH)/venv/bin/python benches/iceberg.py

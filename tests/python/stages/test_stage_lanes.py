@@ -30,8 +30,8 @@ def path(tmp_path_factory):
     """Events with keys of many types, NULL among them; `x` has whole numbers, so that their sums are exact in any order."""
     rng = np.random.default_rng(11)
 
-    def column(values, type, nulls=0.05):
-        return pa.array(values, type, mask=rng.random(ROWS) < nulls)
+    def column(values, of, nulls=0.05):
+        return pa.array(values, of, mask=rng.random(ROWS) < nulls)
 
     def any_of(values):
         return [values[number] for number in rng.integers(0, len(values), ROWS)]
@@ -86,7 +86,10 @@ def multiset(table):
     def plain(column):
         if pa.types.is_floating(column.type):
             column = column.cast(pa.float64())
-            return [None if value is None else np.float64(value).tobytes() for value in column.to_pylist()]
+            return [
+                None if value is None else np.float64(value).tobytes()
+                for value in column.to_pylist()
+            ]
         return column.to_pylist()
 
     return Counter(zip(*(plain(column) for column in table.columns), strict=True))
@@ -152,7 +155,10 @@ ORDERED = {
         "SELECT user, id, row_number() OVER (PARTITION BY user ORDER BY id) AS r FROM events ORDER BY user, id",
         ["user", "id"],
     ),
-    "an order of groups": ("SELECT user, sum(x) AS s FROM events GROUP BY user ORDER BY user", ["user"]),
+    "an order of groups": (
+        "SELECT user, sum(x) AS s FROM events GROUP BY user ORDER BY user",
+        ["user"],
+    ),
     "an order below a window without keys": (
         "SELECT user, id, row_number() OVER (ORDER BY user, id) AS r FROM events ORDER BY r",
         ["r"],
@@ -168,7 +174,9 @@ def test_an_order_is_kept(session, path, tmp_path, name):
         duck.execute("SET default_null_order = 'nulls_last'")
         duck.execute(f"CREATE VIEW events AS FROM '{path}'")
         descending = "DESC" in query
-        wanted = duck.sql(query.replace("DESC", "DESC NULLS FIRST") if descending else query).to_arrow_table()
+        wanted = duck.sql(
+            query.replace("DESC", "DESC NULLS FIRST") if descending else query
+        ).to_arrow_table()
     assert found.select(keys).to_pylist() == wanted.select(keys).to_pylist()
 
 
@@ -215,10 +223,14 @@ def test_a_function_of_the_user_is_not_called_twice(session, tmp_path):
 
     def tenth(users):
         called.append(len(users))
-        return pa.array([None if user is None else user // 10 for user in users.to_pylist()], pa.int32())
+        return pa.array(
+            [None if user is None else user // 10 for user in users.to_pylist()], pa.int32()
+        )
 
     session.register_udf("tenth", tenth, ["int32"], "int32")
-    found = table_of("SELECT tenth(user) AS t, count(*) AS n FROM events GROUP BY tenth(user)", session, tmp_path)
+    found = table_of(
+        "SELECT tenth(user) AS t, count(*) AS n FROM events GROUP BY tenth(user)", session, tmp_path
+    )
     assert sum(found["n"].to_pylist()) == ROWS == sum(called)
 
 
@@ -238,11 +250,20 @@ print(json.dumps(digests))
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="Linux alone keeps a process to some cores")
+@pytest.mark.skipif(
+    not hasattr(os, "sched_setaffinity"), reason="Linux alone keeps a process to some cores"
+)
 def test_the_order_does_not_follow_from_the_cores(path, tmp_path):
     def digests(cores, number):
         program = subprocess.run(
-            [sys.executable, "-c", HIDDEN + PROGRAM, path, tmp_path / f"{cores}-{number}", str(cores)],
+            [
+                sys.executable,
+                "-c",
+                HIDDEN + PROGRAM,
+                path,
+                tmp_path / f"{cores}-{number}",
+                str(cores),
+            ],
             input=json.dumps(list(LANES.values())),
             capture_output=True,
             text=True,
