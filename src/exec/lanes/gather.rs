@@ -20,7 +20,7 @@ use crate::basics::node_basics;
 use crate::formats::caught_answer;
 
 /// Batches of a lane that wait for their turn.
-const WAITING: usize = 4;
+const WAITING: usize = 2;
 
 /// Takes a batch of each input partition in turns, and leaves out those that have ended, so that the
 /// order of the rows does not depend on timing. All partitions are computed at the same time.

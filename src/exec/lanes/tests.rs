@@ -1,7 +1,12 @@
 use std::time::Duration;
 
-use arrow::array::{ArrayRef, AsArray, Int64Array, RecordBatch};
-use arrow::datatypes::{Int64Type, SchemaRef};
+use arrow::array::{
+    ArrayRef, AsArray, Int64Array, ListArray, RecordBatch, RunArray, StringArray, StructArray,
+    UnionArray, new_null_array,
+};
+use arrow::compute::cast;
+use arrow::datatypes::{DataType, Field, Int32Type, Int64Type, Schema, SchemaRef, UnionFields};
+use arrow::util::display::{ArrayFormatter, FormatOptions};
 use datafusion::common::runtime::SpawnedTask;
 use datafusion::error::DataFusionError;
 use datafusion::execution::SendableRecordBatchStream;
@@ -155,4 +160,68 @@ fn a_lane_that_nobody_reads_holds_nobody_up() {
     });
     let rest: usize = rest.into_iter().map(|rows| rows.unwrap().unwrap()).sum();
     assert!(rest > 0 && rest < (BATCHES * ROWS) as usize);
+}
+
+#[test]
+fn columns_of_any_type_are_dealt() {
+    let lists = ListArray::from_iter_primitive::<Int64Type, _, _>([
+        Some(vec![Some(1), None]),
+        None,
+        Some(vec![]),
+        Some(vec![Some(2)]),
+    ]);
+    let runs = RunArray::<Int32Type>::from_iter([Some("a"), Some("a"), None, Some("b")]);
+    let field = |name: &str, of| Arc::new(Field::new(name, of, true));
+    let fields: UnionFields =
+        [(0, field("i", DataType::Int64)), (1, field("s", DataType::Utf8))].into_iter().collect();
+    let union = UnionArray::try_new(
+        fields,
+        vec![0, 1, 0, 1].into(),
+        None,
+        vec![
+            Arc::new(Int64Array::from(vec![Some(1), None, None, None])),
+            Arc::new(StringArray::from(vec![None, Some("x"), None, Some("y")])),
+        ],
+    );
+    let words = StringArray::from(vec![Some("a"), None, Some("b"), Some("")]);
+    let columns: Vec<ArrayRef> = vec![
+        Arc::new(Int64Array::from(vec![1, 2, 3, 4])),
+        cast(&lists, &DataType::ListView(field("item", DataType::Int64))).unwrap(),
+        Arc::new(lists),
+        Arc::new(runs),
+        Arc::new(union.unwrap()),
+        cast(&words, &DataType::Utf8View).unwrap(),
+        cast(&words, &DataType::Dictionary(DataType::Int8.into(), DataType::Utf8.into())).unwrap(),
+        new_null_array(&DataType::Null, 4),
+        Arc::new(StructArray::from(vec![(
+            field("s", DataType::Utf8),
+            Arc::new(words) as ArrayRef,
+        )])),
+    ];
+    let fields: Vec<Field> = columns
+        .iter()
+        .enumerate()
+        .map(|(at, column)| {
+            let name = if at == 0 { "k".to_owned() } else { format!("c{at}") };
+            Field::new(name, column.data_type().clone(), true)
+        })
+        .collect();
+    let schema = Arc::new(Schema::new(fields));
+    let whole = RecordBatch::try_new(Arc::clone(&schema), columns).unwrap();
+    // In two batches, whose columns do not begin with their buffers.
+    let pieces = [whole.slice(0, 1), whole.slice(1, 3)].map(Ok);
+    let rows = Box::pin(RecordBatchStreamAdapter::new(schema, stream::iter(pieces)));
+    let text = |batch: &RecordBatch| {
+        let columns = batch.columns().iter();
+        let shown =
+            columns.map(|column| ArrayFormatter::try_new(column, &FormatOptions::default()));
+        let shown: Vec<_> = shown.map(Result::unwrap).collect();
+        let row =
+            |row| shown.iter().map(|column| column.value(row).to_string()).collect::<Vec<_>>();
+        (0..batch.num_rows()).map(row).collect::<Vec<_>>()
+    };
+    let lanes = dealt(rows, by_key(), |_| 0).into_iter().flat_map(Result::unwrap);
+    let mut found: Vec<_> = lanes.flat_map(|batch| text(&batch)).collect();
+    found.sort();
+    assert_eq!(found, text(&whole));
 }
