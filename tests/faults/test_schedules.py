@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from once import once_a_run
+
 from . import report
 from .planted import BUGS
 from .schedule import KINDS, draw
@@ -29,7 +31,12 @@ FOUND_BY = {
 @pytest.fixture(scope="module")
 def outcome(tmp_path_factory):
     """The record of a short run, and its verdicts."""
-    folder = tmp_path_factory.mktemp("faults")
+    return once_a_run(
+        tmp_path_factory, "faults", lambda: _short_run(tmp_path_factory.mktemp("faults"))
+    )
+
+
+def _short_run(folder):
     command = [sys.executable, "-m", "tests.faults", "--each", "--resumes", "5:1", "--lanes", "3"]
     command += ["--json", folder / "verdicts"]
     for bug, seed in FOUND_BY.items():

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from once import once_a_run
+
 from . import compare, own, sqltext
 from .dialect import of_difference, of_refusal
 from .parser import FormatError, Parser, expand
@@ -38,8 +40,13 @@ SECONDS = 900
 
 
 @pytest.fixture(scope="module")
-def told():
-    """The loader's findings by file name. It runs in another process, so that a query that hangs fails here."""
+def told(tmp_path_factory):
+    """The loader's findings by file name."""
+    return once_a_run(tmp_path_factory, "own-queries", _told)
+
+
+def _told():
+    """It runs in another process, so that a query that hangs fails here."""
     done = subprocess.Popen(
         [sys.executable, "-m", "tests.slt.own"],
         cwd=ROOT,

@@ -88,13 +88,18 @@ fn visit(plan: Plan, keep_order: bool) -> DfResult<Plan> {
     if let Some(groups) = plan.as_any().downcast_ref::<AggregateExec>()
         && let Some((mode, keys)) = keys_of(groups)
     {
-        let input = visit(Arc::clone(groups.input()), false)?;
+        let sort = sort_of(groups);
+        let input = visit(Arc::clone(sort.map_or(groups.input(), SortExec::input)), false)?;
+        let mut lanes: Plan = Arc::new(DealExec::new(input, Dealing::Keys(keys)));
+        if let Some(sort) = sort {
+            lanes = sort_in_lanes(sort, lanes);
+        }
         let lanes = AggregateExec::try_new(
             mode,
             groups.group_expr().clone(),
             groups.aggr_expr().to_vec(),
             groups.filter_expr().to_vec(),
-            Arc::new(DealExec::new(input, Dealing::Keys(keys))),
+            lanes,
             Arc::clone(&groups.input_schema),
         )?;
         return Ok(gathered(Arc::new(lanes), false));
@@ -147,10 +152,22 @@ fn keys_of(groups: &AggregateExec) -> Option<(AggregateMode, Vec<Arc<dyn Physica
         && by.is_single()
         && groups.limit_options().is_none()
         && *groups.input_order_mode() == InputOrderMode::Linear
-        && groups.required_input_ordering().iter().all(Option::is_none)
+        && (!needs_order_of_rows(groups) || sort_of(groups).is_some())
         && is_one(groups.input());
     let keys = is_plain.then(|| dealt_by(by.input_exprs(), groups.input())).flatten()?;
     Some((mode, keys))
+}
+
+/// Returns true for functions like `array_agg(x ORDER BY y)`.
+fn needs_order_of_rows(groups: &AggregateExec) -> bool {
+    groups.required_input_ordering().iter().any(Option::is_some)
+}
+
+/// The sort that such functions have below them.
+fn sort_of(groups: &AggregateExec) -> Option<&SortExec> {
+    let sort = groups.input().as_any().downcast_ref::<SortExec>()?;
+    let is_whole = sort.fetch().is_none() && is_one(sort.input());
+    (is_whole && needs_order_of_rows(groups)).then_some(sort)
 }
 
 /// The keys, where they can be computed a second time and have hashes.

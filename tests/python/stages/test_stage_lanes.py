@@ -90,7 +90,7 @@ def multiset(table):
                 None if value is None else np.float64(value).tobytes()
                 for value in column.to_pylist()
             ]
-        return column.to_pylist()
+        return [tuple(value) if isinstance(value, list) else value for value in column.to_pylist()]
 
     return Counter(zip(*(plain(column) for column in table.columns), strict=True))
 
@@ -116,6 +116,7 @@ LANES = {
         SELECT user, n, row_number() OVER (PARTITION BY n ORDER BY user) AS r
         FROM (SELECT user, count(*) AS n FROM events GROUP BY user)
     """,
+    "sequences": "SELECT user, array_agg(id ORDER BY x DESC NULLS LAST, id) AS ids, count(*) AS n FROM events GROUP BY user",
     "the rows of an order": "SELECT id, x FROM events ORDER BY x, id",
 }
 
