@@ -5,6 +5,7 @@ use std::sync::Arc;
 use datafusion::datasource::source::DataSourceExec;
 use datafusion::physical_plan::coop::CooperativeExec;
 use datafusion::physical_plan::filter::FilterExec;
+use datafusion::physical_plan::joins::{CrossJoinExec, HashJoinExec, NestedLoopJoinExec};
 use datafusion::physical_plan::projection::ProjectionExec;
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 use futures::FutureExt;
@@ -14,7 +15,7 @@ use super::discovery::discover_scan;
 use super::plan::PlanOptions;
 use super::query::Query;
 use crate::Result;
-use crate::exec::{AheadExec, Rewritten, in_lanes, in_order, rewrite};
+use crate::exec::{AheadExec, BuildSideExec, Rewritten, in_lanes, in_order, rewrite};
 use crate::formats::SplitTarget;
 use crate::query::{Cut, volatile_function};
 
@@ -39,33 +40,55 @@ impl Query {
     }
 }
 
-/// The plan with scans that are read by splits, together with the filters and projections above.
+/// The plan with scans that are read by splits, together with the filters, projections and joins
+/// above.
 fn by_splits(plan: PhysicalPlan) -> BoxFuture<'static, Result<PhysicalPlan>> {
     async move {
-        if reads_a_scan(&plan)
+        // Nothing above can rely on an order that is not there.
+        if plan.output_ordering().is_none()
+            && reads_a_scan(&plan)
             && let Ok(rewritten) = rewrite(Arc::clone(&plan))
         {
-            return Ok(Arc::new(AheadExec::new(over_splits(&rewritten).await?)) as PhysicalPlan);
+            let rows = build_sides(over_splits(&rewritten).await?).await?;
+            return Ok(Arc::new(AheadExec::new(rows)) as PhysicalPlan);
         }
-        let mut children = Vec::new();
-        for child in plan.children() {
-            children.push(by_splits(Arc::clone(child)).await?);
-        }
-        Ok(plan.with_new_children(children)?)
+        over_children(plan, by_splits).await
     }
     .boxed()
 }
 
-/// Returns true for a scan without an order that something above could rely on, and for filters and
-/// projections above one.
+/// The plan by splits, whose joins collect one side by splits, too.
+fn build_sides(plan: PhysicalPlan) -> BoxFuture<'static, Result<PhysicalPlan>> {
+    async move {
+        match plan.as_any().is::<BuildSideExec>() {
+            true => over_children(plan, by_splits).await,
+            false => over_children(plan, build_sides).await,
+        }
+    }
+    .boxed()
+}
+
+async fn over_children(
+    plan: PhysicalPlan,
+    changed: fn(PhysicalPlan) -> BoxFuture<'static, Result<PhysicalPlan>>,
+) -> Result<PhysicalPlan> {
+    let mut children = Vec::new();
+    for child in plan.children() {
+        children.push(changed(Arc::clone(child)).await?);
+    }
+    Ok(plan.with_new_children(children)?)
+}
+
+/// Returns true for a scan, and for filters, projections and joins above one.
 fn reads_a_scan(plan: &PhysicalPlan) -> bool {
     let node = plan.as_any();
-    if plan.output_ordering().is_some() {
-        return false;
-    }
-    let passes =
-        node.is::<FilterExec>() || node.is::<ProjectionExec>() || node.is::<CooperativeExec>();
-    node.is::<DataSourceExec>() || passes && plan.children().into_iter().all(reads_a_scan)
+    let passes = node.is::<FilterExec>()
+        || node.is::<ProjectionExec>()
+        || node.is::<CooperativeExec>()
+        || node.is::<HashJoinExec>()
+        || node.is::<NestedLoopJoinExec>()
+        || node.is::<CrossJoinExec>();
+    node.is::<DataSourceExec>() || passes && plan.children().into_iter().any(reads_a_scan)
 }
 
 async fn over_splits(rewritten: &Rewritten) -> Result<PhysicalPlan> {

@@ -117,6 +117,25 @@ LANES = {
         FROM (SELECT user, count(*) AS n FROM events GROUP BY user)
     """,
     "sequences": "SELECT user, array_agg(id ORDER BY x DESC NULLS LAST, id) AS ids, count(*) AS n FROM events GROUP BY user",
+    "groups above a join": """
+        SELECT e.user, count(*) AS n, sum(e.x + u.x) AS s FROM events AS e JOIN events AS u ON e.user = u.id GROUP BY e.user
+    """,
+    "groups above an outer join": """
+        SELECT e.word, count(u.id) AS n, sum(e.x) AS s
+        FROM events AS e LEFT JOIN (SELECT id FROM events WHERE id % 3 = 0) AS u ON e.user = u.id GROUP BY e.word
+    """,
+    "a window above a join of groups": """
+        SELECT e.id, g.n, row_number() OVER (PARTITION BY g.n ORDER BY e.id) AS r
+        FROM events AS e JOIN (SELECT user, count(*) AS n FROM events GROUP BY user) AS g ON e.user = g.user WHERE e.flag
+    """,
+    "groups of rows without a match": """
+        SELECT user, count(*) AS n FROM events AS e
+        WHERE NOT EXISTS (SELECT 1 FROM events AS o WHERE o.id = e.user AND o.flag) GROUP BY user
+    """,
+    "groups above a join by a comparison": """
+        SELECT e.word, count(*) AS n FROM events AS e JOIN (SELECT DISTINCT day FROM events WHERE id < 40) AS d
+        ON e.day < d.day GROUP BY e.word
+    """,
     "the rows of an order": "SELECT id, x FROM events ORDER BY x, id",
 }
 
