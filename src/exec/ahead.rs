@@ -23,22 +23,24 @@ use crate::formats::caught_answer;
 
 /// Bytes of rows that wait for their turn.
 const WAITING_BYTES: usize = 64 << 20;
-/// Partitions that are computed at a time, for each thread that computes.
+/// Partitions that are computed at a time, for each thread that computes. Each may hold the bytes of
+/// a row group.
 const PER_THREAD: usize = 2;
-/// The least of them, since much of the time may be spent waiting for a store.
-const LEAST: usize = 8;
+/// The least of them where some are read from a store, for which they wait most of the time.
+const LEAST_FAR: usize = 16;
 
 /// The rows of its input's partitions, one partition after the other. Partitions behind the one that
 /// is read are computed meanwhile.
 #[derive(Debug)]
 pub struct AheadExec {
     input: Arc<dyn ExecutionPlan>,
+    is_local: bool,
     properties: Arc<PlanProperties>,
 }
 
 impl AheadExec {
-    /// The rows of `input`.
-    pub fn new(input: Arc<dyn ExecutionPlan>) -> Self {
+    /// The rows of `input`, which are in memory and in local files, or not.
+    pub fn new(input: Arc<dyn ExecutionPlan>, is_local: bool) -> Self {
         // Windows and aggregates above rely on constants.
         let mut equivalences = input.equivalence_properties().clone();
         equivalences.clear_orderings();
@@ -49,7 +51,7 @@ impl AheadExec {
             EmissionType::Incremental,
             Boundedness::Bounded,
         ));
-        Self { input, properties }
+        Self { input, is_local, properties }
     }
 }
 
@@ -66,13 +68,14 @@ impl ExecutionPlan for AheadExec {
         self: Arc<Self>,
         mut children: Vec<Arc<dyn ExecutionPlan>>,
     ) -> DfResult<Arc<dyn ExecutionPlan>> {
-        Ok(Arc::new(Self::new(children.swap_remove(0))))
+        Ok(Arc::new(Self::new(children.swap_remove(0), self.is_local)))
     }
 
     fn execute(&self, _: usize, context: Arc<TaskContext>) -> DfResult<SendableRecordBatchStream> {
         let input = Arc::clone(&self.input);
         let ahead = Ahead {
             partitions: input.output_partitioning().partition_count(),
+            least: if self.is_local { 1 } else { LEAST_FAR },
             next: 0,
             open: VecDeque::new(),
             turn: watch::Sender::new(Turn::default()),
@@ -115,6 +118,7 @@ struct Turn {
 
 struct Ahead {
     partitions: usize,
+    least: usize,
     next: usize,
     open: VecDeque<Open>,
     turn: watch::Sender<Turn>,
@@ -140,7 +144,8 @@ impl Ahead {
         context: &Arc<TaskContext>,
     ) -> DfResult<()> {
         let threads = tokio::runtime::Handle::current().metrics().num_workers();
-        while self.next < self.partitions && self.open.len() < LEAST.max(threads * PER_THREAD) {
+        while self.next < self.partitions && self.open.len() < self.least.max(threads * PER_THREAD)
+        {
             let rows = input.execute(self.next, Arc::clone(context))?;
             let (sender, batches) = mpsc::unbounded_channel();
             let task = send(rows, sender, self.next, self.turn.clone());
@@ -212,7 +217,8 @@ mod tests {
         for threads in [1, 3] {
             let runtime = Builder::new_multi_thread().worker_threads(threads).build().unwrap();
             let found = runtime.block_on(async {
-                let plan = AheadExec::new(Arc::clone(&input) as Arc<dyn ExecutionPlan>);
+                let plan =
+                    AheadExec::new(Arc::clone(&input) as Arc<dyn ExecutionPlan>, threads == 1);
                 let rows = plan.execute(0, Arc::default()).unwrap();
                 rows.try_collect::<Vec<_>>().await.unwrap()
             });

@@ -50,7 +50,8 @@ fn by_splits(plan: PhysicalPlan) -> BoxFuture<'static, Result<PhysicalPlan>> {
             && let Ok(rewritten) = rewrite(Arc::clone(&plan))
         {
             let rows = build_sides(over_splits(&rewritten).await?).await?;
-            return Ok(Arc::new(AheadExec::new(rows)) as PhysicalPlan);
+            let is_local = rewritten.scans.iter().all(|scan| scan.source.is_local());
+            return Ok(Arc::new(AheadExec::new(rows, is_local)) as PhysicalPlan);
         }
         over_children(plan, by_splits).await
     }
