@@ -7,6 +7,7 @@ use datafusion::physical_plan::coop::CooperativeExec;
 use datafusion::physical_plan::filter::FilterExec;
 use datafusion::physical_plan::joins::{CrossJoinExec, HashJoinExec, NestedLoopJoinExec};
 use datafusion::physical_plan::projection::ProjectionExec;
+use datafusion::physical_plan::recursive_query::RecursiveQueryExec;
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 use futures::FutureExt;
 use futures::future::BoxFuture;
@@ -44,6 +45,10 @@ impl Query {
 /// above.
 fn by_splits(plan: PhysicalPlan) -> BoxFuture<'static, Result<PhysicalPlan>> {
     async move {
+        // Its second part runs again and again over other rows, and a join would keep the first ones.
+        if plan.as_any().is::<RecursiveQueryExec>() {
+            return Ok(plan);
+        }
         // Nothing above can rely on an order that is not there.
         if plan.output_ordering().is_none()
             && reads_a_scan(&plan)

@@ -35,6 +35,7 @@ use datafusion::logical_expr::LogicalPlan;
 use datafusion::physical_expr::expressions::{CastExpr, Column, Literal};
 use datafusion::physical_expr::{PhysicalExpr, ScalarFunctionExpr};
 use datafusion::physical_plan::aggregates::{AggregateExec, AggregateMode};
+use datafusion::physical_plan::recursive_query::RecursiveQueryExec;
 use datafusion::physical_plan::sorts::sort::SortExec;
 use datafusion::physical_plan::sorts::sort_preserving_merge::SortPreservingMergeExec;
 use datafusion::physical_plan::windows::{BoundedWindowAggExec, WindowAggExec};
@@ -103,6 +104,10 @@ fn visit(plan: Plan, keep_order: bool) -> DfResult<Plan> {
             Arc::clone(&groups.input_schema),
         )?;
         return Ok(gathered(Arc::new(lanes), false));
+    }
+    // Its second part runs again and again.
+    if plan.as_any().is::<RecursiveQueryExec>() {
+        return Ok(plan);
     }
     let needs_order = needs_order(&plan, keep_order);
     let children = plan.children().into_iter().zip(needs_order);

@@ -238,6 +238,23 @@ def test_what_cannot_be_dealt_is_not(session, name):
     assert "keys=" not in plan.split("Stage 1")[-1]
 
 
+def test_a_recursive_query_ends(session, tmp_path):
+    """Its second part is read anew in each round: a side of a join that is kept would be the first round's for ever."""
+    query = """
+        WITH RECURSIVE up AS (
+            SELECT id, 0 AS step FROM events WHERE id = 1
+            UNION ALL
+            SELECT e.id, up.step + 1 FROM up JOIN events AS e ON e.id = up.id * 7 AND e.id < 100000
+        )
+        SELECT id, step FROM up
+    """
+    plan = session.sql(query).explain().split("Stage 1")[-1]
+    assert "RecursiveQueryExec" in plan
+    assert "AheadExec" not in plan
+    found = table_of(query, session, tmp_path)
+    assert found.to_pydict() == {"id": [7**step for step in range(6)], "step": list(range(6))}
+
+
 def test_a_function_of_the_user_is_not_called_twice(session, tmp_path):
     called = []
 
