@@ -56,11 +56,22 @@ fn by_splits(plan: PhysicalPlan) -> BoxFuture<'static, Result<PhysicalPlan>> {
         {
             let rows = build_sides(over_splits(&rewritten).await?).await?;
             let is_local = rewritten.scans.iter().all(|scan| scan.source.is_local());
-            return Ok(Arc::new(AheadExec::new(rows, is_local)) as PhysicalPlan);
+            let rows: PhysicalPlan = Arc::new(AheadExec::new(rows, is_local));
+            if knows_as_much(&rows, &plan) {
+                return Ok(rows);
+            }
         }
         over_children(plan, by_splits).await
     }
     .boxed()
+}
+
+/// Returns true if no less is known of a plan's columns: a window above may rely on one that is
+/// constant, or equal to another.
+fn knows_as_much(plan: &PhysicalPlan, other: &PhysicalPlan) -> bool {
+    let (plan, other) = (plan.equivalence_properties(), other.equivalence_properties());
+    plan.constants().len() >= other.constants().len()
+        && plan.eq_group().len() >= other.eq_group().len()
 }
 
 /// The plan by splits, whose joins collect one side by splits, too.
