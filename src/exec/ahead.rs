@@ -9,15 +9,14 @@ use datafusion::common::runtime::SpawnedTask;
 use datafusion::common::{DataFusionError, internal_datafusion_err};
 use datafusion::error::Result as DfResult;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
-use datafusion::physical_plan::execution_plan::{Boundedness, EmissionType};
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use datafusion::physical_plan::{
-    DisplayAs, DisplayFormatType, ExecutionPlan, ExecutionPlanProperties, Partitioning,
-    PlanProperties,
+    DisplayAs, DisplayFormatType, ExecutionPlan, ExecutionPlanProperties, PlanProperties,
 };
 use futures::{StreamExt, stream};
 use tokio::sync::{mpsc, watch};
 
+use super::in_order::in_one_partition;
 use crate::basics::node_basics;
 use crate::formats::caught_answer;
 
@@ -41,16 +40,7 @@ pub struct AheadExec {
 impl AheadExec {
     /// The rows of `input`, which are in memory and in local files, or not.
     pub fn new(input: Arc<dyn ExecutionPlan>, is_local: bool) -> Self {
-        // Windows and aggregates above rely on constants.
-        let mut equivalences = input.equivalence_properties().clone();
-        equivalences.clear_orderings();
-        equivalences.clear_per_partition_constants();
-        let properties = Arc::new(PlanProperties::new(
-            equivalences,
-            Partitioning::UnknownPartitioning(1),
-            EmissionType::Incremental,
-            Boundedness::Bounded,
-        ));
+        let properties = in_one_partition(&input);
         Self { input, is_local, properties }
     }
 }

@@ -50,19 +50,23 @@ pub fn in_order(plan: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> 
     })
 }
 
+/// The properties of all rows of a plan in one partition. As with `CoalescePartitionsExec`, on which
+/// windows and aggregates above rely: constants stay, orders do not.
+pub(super) fn in_one_partition(input: &Arc<dyn ExecutionPlan>) -> Arc<PlanProperties> {
+    let mut equivalences = input.equivalence_properties().clone();
+    equivalences.clear_orderings();
+    equivalences.clear_per_partition_constants();
+    Arc::new(PlanProperties::new(
+        equivalences,
+        Partitioning::UnknownPartitioning(1),
+        EmissionType::Incremental,
+        Boundedness::Bounded,
+    ))
+}
+
 impl InOrderExec {
     fn over(input: Arc<dyn ExecutionPlan>) -> Arc<dyn ExecutionPlan> {
-        // Of `CoalescePartitionsExec`, on which windows and aggregates above rely: constants stay,
-        // orders do not.
-        let mut equivalences = input.equivalence_properties().clone();
-        equivalences.clear_orderings();
-        equivalences.clear_per_partition_constants();
-        let properties = Arc::new(PlanProperties::new(
-            equivalences,
-            Partitioning::UnknownPartitioning(1),
-            EmissionType::Incremental,
-            Boundedness::Bounded,
-        ));
+        let properties = in_one_partition(&input);
         Arc::new(Self { input, properties })
     }
 }

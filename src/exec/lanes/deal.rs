@@ -62,7 +62,7 @@ pub(super) struct DealExec {
 #[derive(Debug)]
 pub(super) struct Lanes {
     receivers: Vec<Option<Receiver<DfResult<Dealt>>>>,
-    /// Ends when the last lane is dropped.
+    /// Ends when the plan and its lanes are dropped.
     pub(super) dealer: Arc<SpawnedTask<()>>,
 }
 

@@ -6,16 +6,15 @@ use std::sync::Arc;
 
 use datafusion::error::Result as DfResult;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
-use datafusion::physical_plan::execution_plan::{Boundedness, EmissionType};
 use datafusion::physical_plan::stream::{
     RecordBatchReceiverStreamBuilder, RecordBatchStreamAdapter,
 };
 use datafusion::physical_plan::{
-    DisplayAs, DisplayFormatType, ExecutionPlan, ExecutionPlanProperties, Partitioning,
-    PlanProperties,
+    DisplayAs, DisplayFormatType, ExecutionPlan, ExecutionPlanProperties, PlanProperties,
 };
 use futures::{StreamExt, stream};
 
+use super::super::in_order::in_one_partition;
 use crate::basics::node_basics;
 use crate::formats::caught_answer;
 
@@ -32,15 +31,7 @@ pub(super) struct GatherExec {
 
 impl GatherExec {
     pub(super) fn new(input: Arc<dyn ExecutionPlan>) -> Self {
-        let mut equivalences = input.equivalence_properties().clone();
-        equivalences.clear_orderings();
-        equivalences.clear_per_partition_constants();
-        let properties = Arc::new(PlanProperties::new(
-            equivalences,
-            Partitioning::UnknownPartitioning(1),
-            EmissionType::Incremental,
-            Boundedness::Bounded,
-        ));
+        let properties = in_one_partition(&input);
         Self { input, properties }
     }
 }

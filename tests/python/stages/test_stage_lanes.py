@@ -136,6 +136,7 @@ LANES = {
         SELECT e.word, count(*) AS n FROM events AS e JOIN (SELECT DISTINCT day FROM events WHERE id < 40) AS d
         ON e.day < d.day GROUP BY e.word
     """,
+    "an order of many ties": "SELECT id, word FROM events ORDER BY word",
     "the rows of an order": "SELECT id, x FROM events ORDER BY x, id",
 }
 
