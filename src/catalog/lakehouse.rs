@@ -6,13 +6,12 @@ use arrow::datatypes::SchemaRef;
 use datafusion::datasource::table_schema::TableSchema;
 use datafusion::execution::object_store::ObjectStoreUrl;
 use object_store::ObjectStore;
-use object_store::path::Path;
 
-use crate::delta::DeltaTable;
+use crate::Result;
+use crate::delta::{DataFile, DeltaTable};
 use crate::formats::{FooterCache, Format, Scans, TableFile, TableFiles, TableMetadata};
 use crate::iceberg::LakeTable;
 use crate::storage::{FilePin, IoCounters, PinnedStore, RangeCache, RoutedStore};
-use crate::{Error, Result};
 
 /// The files of a pinned snapshot of an Iceberg table, ready to be read. Their sizes are pinned;
 /// Iceberg never writes a file twice.
@@ -27,10 +26,11 @@ pub fn open_lake(
     cache: Option<Arc<RangeCache>>,
 ) -> Result<TableFiles> {
     let spec = lake.spec();
-    let (files, pins) = pinned(spec.files.iter().map(|file| {
+    let pins = spec.files.iter().map(|file| {
         let pin = FilePin::of_size(RoutedStore::path_of(&file.uri)?, file.size);
         Ok((pin, (!file.has_deletes()).then_some(file.records)))
-    }))?;
+    });
+    let (files, pins) = pinned(pins.collect::<Result<Vec<_>>>()?);
     let store = PinnedStore::new(store, RoutedStore::ROOT, pins)
         .of_snapshot(&spec.to_string())
         .with_counters(counters)
@@ -42,23 +42,16 @@ pub fn open_lake(
 
 /// The files of a pinned version of a Delta table, ready to be read from the table's store. Their
 /// sizes are pinned; Delta never writes a file twice.
-///
-/// # Errors
-/// `Data` for a file whose name no store can hold.
 pub fn open_delta(
     table: DeltaTable,
     store: Arc<dyn ObjectStore>,
     store_url: ObjectStoreUrl,
     counters: Arc<IoCounters>,
     cache: Option<Arc<RangeCache>>,
-) -> Result<TableFiles> {
+) -> TableFiles {
     let spec = table.spec();
-    let (files, pins) = pinned(spec.files.iter().map(|file| {
-        let location = Path::parse(&file.key).map_err(|error| {
-            Error::data(format!("{:?} is no name of a file", file.key)).with_source(error)
-        })?;
-        Ok((FilePin::of_size(location, file.size), Some(file.live())))
-    }))?;
+    let pin = |file: &DataFile| (FilePin::of_size(file.key.clone(), file.size), Some(file.live()));
+    let (files, pins) = pinned(spec.files.iter().map(pin));
     let store = PinnedStore::new(store, &spec.store, pins)
         .of_snapshot(&spec.to_string())
         .with_counters(counters)
@@ -66,18 +59,17 @@ pub fn open_delta(
     let columns = Arc::clone(table.file_names());
     let footers = FooterCache::by_field_id(columns).in_store(&spec.store);
     let schema = table.visible_schema();
-    Ok(table_of(files, store, store_url, schema, footers, Arc::new(table)))
+    table_of(files, store, store_url, schema, footers, Arc::new(table))
 }
 
 /// Files and their pins, from each pin with the rows that are known.
 fn pinned(
-    found: impl Iterator<Item = Result<(FilePin, Option<u64>)>>,
-) -> Result<(Vec<TableFile>, Vec<FilePin>)> {
-    let file = |found: Result<(FilePin, Option<u64>)>| {
-        let (pin, rows) = found?;
-        Ok((TableFile { meta: pin.clone().into(), partition_values: Vec::new(), rows }, pin))
+    found: impl IntoIterator<Item = (FilePin, Option<u64>)>,
+) -> (Vec<TableFile>, Vec<FilePin>) {
+    let file = |(pin, rows): (FilePin, Option<u64>)| {
+        (TableFile { meta: pin.clone().into(), partition_values: Vec::new(), rows }, pin)
     };
-    found.map(file).collect()
+    found.into_iter().map(file).unzip()
 }
 
 fn table_of(

@@ -9,47 +9,49 @@ use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt};
 use serde::{Deserialize, Serialize};
 
+use super::texts::{PartitionTexts, Text};
 use crate::bounds::{DELTA_COMMIT, check_json};
 use crate::{Error, Result};
 
-/// One line of a commit or of a checkpoint: one of these, or an action that no reader needs.
+/// One line of a commit or of a checkpoint: one of these, or an action that no reader needs. Nearly
+/// all lines of a long log are files that came, so the others take no place in them.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Action {
     /// A file that came.
     pub add: Option<Add>,
     /// A file that went.
-    pub remove: Option<Remove>,
+    pub remove: Option<Box<Remove>>,
     /// A file of changed rows.
-    pub cdc: Option<Add>,
+    pub cdc: Option<Box<Add>>,
     /// Schema and properties.
-    pub meta_data: Option<Metadata>,
+    pub meta_data: Option<Box<Metadata>>,
     /// What a reader has to know.
-    pub protocol: Option<Protocol>,
+    pub protocol: Option<Box<Protocol>>,
     /// Who committed, when and why.
-    pub commit_info: Option<CommitInfo>,
+    pub commit_info: Option<Box<CommitInfo>>,
     /// A part of a checkpoint that lies in a file of its own.
-    pub sidecar: Option<Sidecar>,
+    pub sidecar: Option<Box<Sidecar>>,
 }
 
 /// A data file that came.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Add {
     /// A URI, relative to the table or absolute.
-    pub path: String,
+    pub path: Text,
     /// The text of each partition column, by physical name.
     #[serde(default)]
-    pub partition_values: BTreeMap<String, Option<String>>,
+    pub partition_values: PartitionTexts,
     /// Bytes.
     pub size: u64,
     /// Whether its rows are new to the table, and not only rearranged.
     #[serde(default = "yes")]
     pub data_change: bool,
     /// Statistics, a JSON text.
-    pub stats: Option<String>,
+    pub stats: Option<Text>,
     /// Rows of it that are deleted.
-    pub deletion_vector: Option<VectorPlace>,
+    pub deletion_vector: Option<Box<VectorPlace>>,
     /// Its rows, by a checkpoint that keeps statistics as columns.
     #[serde(skip)]
     pub records: Option<u64>,

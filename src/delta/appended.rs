@@ -38,7 +38,7 @@ pub async fn appended_files(
             .any(|action| action.remove.as_ref().is_some_and(|remove| remove.data_change));
         let added = actions.into_iter().filter_map(|action| action.add);
         for add in added.filter(|add| is_append && add.data_change) {
-            state.files.push((place.key_of(&add.path)?, add));
+            state.files.push((place.key_of(add.path.as_str())?, add));
         }
     }
     state.files.sort_by(|a, b| a.0.cmp(&b.0));

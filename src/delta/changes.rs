@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use arrow::array::UInt64Array;
 use arrow::datatypes::{DataType, TimeUnit};
 use datafusion::scalar::ScalarValue;
 use object_store::ObjectStore;
@@ -21,7 +22,7 @@ use super::schema::{Column, Kind, UTC};
 use super::stats::{Asked, Stats};
 use super::values::records_of;
 use super::vectors::{inline, read_vector};
-use crate::iceberg::KnownColumn;
+use crate::iceberg::{KnownColumn, values_array};
 use crate::{Error, Result, list_names};
 
 /// The property without which a table keeps no changes.
@@ -64,7 +65,10 @@ pub fn change_columns() -> Vec<Column> {
 }
 
 /// The values of these columns in each file.
-pub fn change_values(changes: &[Change]) -> Vec<KnownColumn> {
+///
+/// # Errors
+/// None but internal ones.
+pub fn change_values(changes: &[Change]) -> Result<Vec<KnownColumn>> {
     let value = |name: &str, change: &Change| match name {
         CHANGE_TYPE => change.kind.map(|kind| ScalarValue::Utf8(Some(kind.to_owned()))),
         COMMIT_VERSION => Some(ScalarValue::Int64(Some(change.version))),
@@ -74,18 +78,17 @@ pub fn change_values(changes: &[Change]) -> Vec<KnownColumn> {
         }
     };
     let known = |column: Column| {
-        let values: Vec<Option<ScalarValue>> =
-            changes.iter().map(|change| value(&column.name, change)).collect();
-        let none: Vec<Option<u64>> = values.iter().map(|value| value.as_ref().map(|_| 0)).collect();
-        KnownColumn {
+        let values = || changes.iter().map(|change| value(&column.name, change));
+        let array = values_array(values(), &column.kind.data_type())?;
+        let none: UInt64Array = values().map(|value| value.map(|_| 0)).collect();
+        Ok(KnownColumn {
+            fixed: Some(values().map(|value| value.map(|_| true)).collect()),
+            lower: Arc::clone(&array),
+            upper: array,
             nulls: none.clone(),
             nans: none,
-            data_type: column.kind.data_type(),
-            name: column.name,
-            is_constant: true,
-            lower: values.clone(),
-            upper: values,
-        }
+            name: column.name.clone(),
+        })
     };
     change_columns().into_iter().map(known).collect()
 }
@@ -113,7 +116,7 @@ pub async fn changed_files(
     let mut is_kept = before.metadata.property(ENABLED) == Some("true");
     let mut feed = Feed { store, place, name, known: HashMap::new(), found: Vec::new() };
     for (path, add) in before.files {
-        feed.known.insert(key_of(path, add.deletion_vector.as_ref()), add);
+        feed.known.insert(key_of(path, add.deletion_vector.as_deref()), add);
     }
     for (version, actions) in (from + 1..).zip(commits) {
         if let Some(metadata) = actions.iter().find_map(|action| action.meta_data.as_ref()) {
@@ -175,11 +178,12 @@ impl Feed<'_> {
         let (mut stored, mut added, mut removed) = (Vec::new(), Vec::new(), Vec::new());
         for action in actions {
             if let Some(cdc) = action.cdc {
-                stored.push((self.place.key_of(&cdc.path)?, cdc));
+                stored.push((self.place.key_of(cdc.path.as_str())?, *cdc));
             }
             if let Some(add) = action.add {
-                let path = self.place.key_of(&add.path)?;
-                self.known.insert(key_of(path.clone(), add.deletion_vector.as_ref()), add.clone());
+                let path = self.place.key_of(add.path.as_str())?;
+                self.known
+                    .insert(key_of(path.clone(), add.deletion_vector.as_deref()), add.clone());
                 if add.data_change {
                     added.push((path, add));
                 }
@@ -223,8 +227,8 @@ impl Feed<'_> {
                 // The same file: some of its rows went, or came back.
                 Some(new) => {
                     let rows = self.rows_of(&path, &new).await?;
-                    let gone_before = self.gone(old.deletion_vector.as_ref()).await?;
-                    let gone_now = self.gone(new.deletion_vector.as_ref()).await?;
+                    let gone_before = self.gone(old.deletion_vector.as_deref()).await?;
+                    let gone_now = self.gone(new.deletion_vector.as_deref()).await?;
                     for (part, kind) in
                         [(&gone_now - &gone_before, DELETE), (&gone_before - &gone_now, INSERT)]
                     {
@@ -251,7 +255,7 @@ impl Feed<'_> {
 
     async fn rows_of(&self, path: &Path, add: &Add) -> Result<u64> {
         let parsed = |text: &str| Stats::parse(text, &Asked::default());
-        match records_of(add, add.stats.as_deref().map(parsed).as_ref()) {
+        match records_of(add, add.stats.as_ref().map(|stats| parsed(stats.as_str())).as_ref()) {
             Some(rows) => Ok(rows),
             None => footer_rows(self.store, self.place, path, add.size).await,
         }
@@ -263,6 +267,6 @@ fn only(file: &Add, rows: u64, part: &RoaringTreemap) -> Result<Add> {
     let mut others = RoaringTreemap::new();
     others.insert_range(0..rows);
     others -= part;
-    let vector = if others.is_empty() { None } else { Some(inline(&others)?) };
+    let vector = if others.is_empty() { None } else { Some(Box::new(inline(&others)?)) };
     Ok(Add { deletion_vector: vector, stats: None, records: Some(rows), ..file.clone() })
 }

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, AsArray, ListArray, MapArray, StringArray, StructArray};
+use arrow::array::{Array, ArrayRef, AsArray, Int64Array, ListArray, StringArray, StructArray};
 use arrow::compute::cast;
-use arrow::datatypes::{DataType, Int64Type};
+use arrow::datatypes::DataType;
 use arrow::record_batch::RecordBatch;
 use datafusion::datasource::physical_plan::parquet::ParquetFileReaderFactory;
 use datafusion::physical_plan::metrics::ExecutionPlanMetricsSet;
@@ -18,6 +18,7 @@ use parquet::arrow::async_reader::{AsyncFileReader, ParquetRecordBatchStreamBuil
 
 use super::actions::{Action, Add, Metadata, Protocol, Sidecar, VectorPlace, read_json};
 use super::files::LogFiles;
+use super::texts::{PartitionTexts, Text, TextMaps};
 use crate::formats::CachedFooters;
 use crate::{Error, Result};
 
@@ -104,28 +105,28 @@ fn of_batch(batch: &RecordBatch, actions: &mut Vec<Action>) -> Result<()> {
             action.add = adds.row(row)?;
         }
         if let Some(group) = metadata.as_ref().filter(|group| group.has(row)) {
-            action.meta_data = Some(Metadata {
+            action.meta_data = Some(Box::new(Metadata {
                 id: group.needed_text("id", row)?,
                 schema_string: group.needed_text("schemaString", row)?,
                 partition_columns: group.texts("partitionColumns", row)?.unwrap_or_default(),
                 configuration: group.map("configuration", row)?,
-            });
+            }));
         }
         if let Some(group) = protocol.as_ref().filter(|group| group.has(row)) {
-            let version = group.numbers("minReaderVersion")?.and_then(|all| number(&all, row));
-            action.protocol = Some(Protocol {
+            let version = count(&group.needed_numbers("minReaderVersion")?, row);
+            action.protocol = Some(Box::new(Protocol {
                 min_reader_version: version
                     .and_then(|version| i32::try_from(version).ok())
                     .ok_or_else(|| group.lacks("minReaderVersion"))?,
                 reader_features: group.texts("readerFeatures", row)?,
-            });
+            }));
         }
         if let Some(group) = sidecar.as_ref().filter(|group| group.has(row)) {
-            let size = group.numbers("sizeInBytes")?.and_then(|all| number(&all, row));
-            action.sidecar = Some(Sidecar {
+            let size = count(&group.needed_numbers("sizeInBytes")?, row);
+            action.sidecar = Some(Box::new(Sidecar {
                 path: group.needed_text("path", row)?,
-                size_in_bytes: size.ok_or_else(|| group.lacks("sizeInBytes"))? as u64,
-            });
+                size_in_bytes: size.ok_or_else(|| group.lacks("sizeInBytes"))?,
+            }));
         }
         let is_known = action.add.is_some()
             || action.meta_data.is_some()
@@ -141,26 +142,25 @@ fn of_batch(batch: &RecordBatch, actions: &mut Vec<Action>) -> Result<()> {
 /// The columns of `add`, each taken out once per batch.
 struct Adds {
     group: Group,
-    path: StringArray,
-    stats: Option<StringArray>,
-    size: ArrayRef,
-    records: Option<ArrayRef>,
-    partition_values: Option<Texts>,
-    vector: Option<Group>,
+    path: Arc<StringArray>,
+    stats: Option<Arc<StringArray>>,
+    size: Int64Array,
+    records: Option<Int64Array>,
+    partition_values: Option<Arc<TextMaps>>,
+    vectors: Option<Vectors>,
 }
 
 impl Adds {
     fn of(group: Group) -> Result<Self> {
-        let size = group.numbers("size")?.ok_or_else(|| group.lacks("size"))?;
         let parsed = group.child("stats_parsed")?;
         let records = parsed.map(|parsed| parsed.numbers("numRecords")).transpose()?.flatten();
         Ok(Self {
-            path: group.strings("path")?.ok_or_else(|| group.lacks("path"))?,
-            stats: group.strings("stats")?,
-            size,
+            path: Arc::new(group.strings("path")?.ok_or_else(|| group.lacks("path"))?),
+            stats: group.strings("stats")?.map(Arc::new),
+            size: group.needed_numbers("size")?,
             records,
-            partition_values: group.text_maps("partitionValues")?,
-            vector: group.child("deletionVector")?,
+            partition_values: group.text_maps("partitionValues")?.map(Arc::new),
+            vectors: group.child("deletionVector")?.map(Vectors::of).transpose()?,
             group,
         })
     }
@@ -169,47 +169,70 @@ impl Adds {
         if !self.group.has(row) || self.path.is_null(row) {
             return Ok(None);
         }
-        let counted = |all: &Option<ArrayRef>| all.as_ref().and_then(|all| number(all, row));
-        let size = number(&self.size, row).and_then(|size| u64::try_from(size).ok());
-        let vector = self.vector.as_ref().filter(|vector| vector.has(row));
-        let vector = vector.map(|vector| vector_of(vector, row)).transpose()?.flatten();
+        let maps = self.partition_values.as_ref();
+        let stats = self.stats.as_ref().filter(|all| all.is_valid(row));
+        let vector = self.vectors.as_ref().map(|vectors| vectors.row(row)).transpose()?.flatten();
         Ok(Some(Add {
-            path: self.path.value(row).to_owned(),
-            partition_values: match &self.partition_values {
-                Some(maps) => maps.row(row),
-                None => BTreeMap::new(),
-            },
-            size: size.ok_or_else(|| self.group.lacks("size"))?,
+            path: Text::Shared(Arc::clone(&self.path), row),
+            partition_values: maps
+                .map(|maps| PartitionTexts::Shared(Arc::clone(maps), row))
+                .unwrap_or_default(),
+            size: count(&self.size, row).ok_or_else(|| self.group.lacks("size"))?,
             data_change: true,
-            stats: self
-                .stats
-                .as_ref()
-                .filter(|all| all.is_valid(row))
-                .map(|all| all.value(row).to_owned()),
-            deletion_vector: vector,
-            records: counted(&self.records).and_then(|records| u64::try_from(records).ok()),
+            stats: stats.map(|all| Text::Shared(Arc::clone(all), row)),
+            deletion_vector: vector.map(Box::new),
+            records: self.records.as_ref().and_then(|all| count(all, row)),
         }))
     }
 }
 
-fn vector_of(group: &Group, row: usize) -> Result<Option<VectorPlace>> {
-    let Some(kind) = group.text("storageType", row)? else { return Ok(None) };
-    let counted = |name: &str| -> Result<Option<u64>> {
-        let found = group.numbers(name)?.and_then(|all| number(&all, row));
-        Ok(found.and_then(|found| u64::try_from(found).ok()))
-    };
-    Ok(Some(VectorPlace {
-        storage_type: kind,
-        path_or_inline_dv: group.needed_text("pathOrInlineDv", row)?,
-        offset: counted("offset")?,
-        size_in_bytes: counted("sizeInBytes")?.ok_or_else(|| group.lacks("sizeInBytes"))?,
-        cardinality: counted("cardinality")?.ok_or_else(|| group.lacks("cardinality"))?,
-    }))
+/// The columns of `add.deletionVector`.
+struct Vectors {
+    group: Group,
+    kinds: Option<StringArray>,
+    places: Option<StringArray>,
+    offsets: Option<Int64Array>,
+    sizes: Option<Int64Array>,
+    cardinalities: Option<Int64Array>,
 }
 
-fn number(all: &ArrayRef, row: usize) -> Option<i64> {
-    let all = all.as_primitive_opt::<Int64Type>()?;
-    all.is_valid(row).then(|| all.value(row))
+impl Vectors {
+    fn of(group: Group) -> Result<Self> {
+        Ok(Self {
+            kinds: group.strings("storageType")?,
+            places: group.strings("pathOrInlineDv")?,
+            offsets: group.numbers("offset")?,
+            sizes: group.numbers("sizeInBytes")?,
+            cardinalities: group.numbers("cardinality")?,
+            group,
+        })
+    }
+
+    fn row(&self, row: usize) -> Result<Option<VectorPlace>> {
+        if !self.group.has(row) {
+            return Ok(None);
+        }
+        let text = |all: &Option<StringArray>| {
+            let all = all.as_ref().filter(|all| all.is_valid(row))?;
+            Some(all.value(row).to_owned())
+        };
+        let counted =
+            |all: &Option<Int64Array>| all.as_ref().and_then(|numbers| count(numbers, row));
+        let Some(storage_type) = text(&self.kinds) else { return Ok(None) };
+        let lacks = |name| self.group.lacks(name);
+        Ok(Some(VectorPlace {
+            storage_type,
+            path_or_inline_dv: text(&self.places).ok_or_else(|| lacks("pathOrInlineDv"))?,
+            offset: counted(&self.offsets),
+            size_in_bytes: counted(&self.sizes).ok_or_else(|| lacks("sizeInBytes"))?,
+            cardinality: counted(&self.cardinalities).ok_or_else(|| lacks("cardinality"))?,
+        }))
+    }
+}
+
+/// A number that is not negative; None where there is none.
+fn count(all: &Int64Array, row: usize) -> Option<u64> {
+    all.is_valid(row).then(|| all.value(row)).and_then(|value| u64::try_from(value).ok())
 }
 
 /// A column of structs.
@@ -255,8 +278,12 @@ impl Group {
         Ok(self.typed(name, &DataType::Utf8)?.map(|column| column.as_string::<i32>().clone()))
     }
 
-    fn numbers(&self, name: &str) -> Result<Option<ArrayRef>> {
-        self.typed(name, &DataType::Int64)
+    fn numbers(&self, name: &str) -> Result<Option<Int64Array>> {
+        Ok(self.typed(name, &DataType::Int64)?.map(|column| column.as_primitive().clone()))
+    }
+
+    fn needed_numbers(&self, name: &str) -> Result<Int64Array> {
+        self.numbers(name)?.ok_or_else(|| self.lacks(name))
     }
 
     fn text(&self, name: &str, row: usize) -> Result<Option<String>> {
@@ -278,36 +305,19 @@ impl Group {
         Ok(Some(items.as_string::<i32>().iter().flatten().map(str::to_owned).collect()))
     }
 
-    fn text_maps(&self, name: &str) -> Result<Option<Texts>> {
+    fn text_maps(&self, name: &str) -> Result<Option<TextMaps>> {
         let Some(column) = self.values.column_by_name(name) else { return Ok(None) };
         let maps = column.as_map_opt().ok_or_else(|| self.lacks(name))?;
         let texts = |values: &ArrayRef| -> Result<StringArray> {
             Ok(cast(values, &DataType::Utf8)?.as_string::<i32>().clone())
         };
         let (keys, values) = (texts(maps.keys())?, texts(maps.values())?);
-        Ok(Some(Texts { maps: maps.clone(), keys, values }))
+        Ok(Some(TextMaps { maps: maps.clone(), keys, values }))
     }
 
     fn map(&self, name: &str, row: usize) -> Result<BTreeMap<String, Option<String>>> {
-        Ok(self.text_maps(name)?.map(|maps| maps.row(row)).unwrap_or_default())
-    }
-}
-
-/// A column of maps of texts.
-struct Texts {
-    maps: MapArray,
-    keys: StringArray,
-    values: StringArray,
-}
-
-impl Texts {
-    fn row(&self, row: usize) -> BTreeMap<String, Option<String>> {
-        if self.maps.is_null(row) {
-            return BTreeMap::new();
-        }
-        let offsets = self.maps.value_offsets();
-        let pairs = offsets[row] as usize..offsets[row + 1] as usize;
-        let value = |at: usize| self.values.is_valid(at).then(|| self.values.value(at).to_owned());
-        pairs.map(|at| (self.keys.value(at).to_owned(), value(at))).collect()
+        let Some(maps) = self.text_maps(name)? else { return Ok(BTreeMap::new()) };
+        let owned = |(name, text): (&str, Option<&str>)| (name.to_owned(), text.map(str::to_owned));
+        Ok(maps.row(row).map(owned).collect())
     }
 }

@@ -113,7 +113,7 @@ async fn time_in_commit(
 
 /// What a commit says of itself.
 pub fn commit_info(actions: &[Action]) -> CommitInfo {
-    actions.iter().find_map(|action| action.commit_info.clone()).unwrap_or_default()
+    actions.iter().find_map(|action| action.commit_info.as_deref()).cloned().unwrap_or_default()
 }
 
 /// One commit of a table's history.

@@ -16,6 +16,7 @@ use super::protocol::{check_protocol, may_map_columns};
 use super::replay::{State, read_state};
 use super::schema::{Mapping, parse_schema};
 use super::spec::{DataFile, DeltaSpec};
+use super::stats::Stats;
 use super::values::{records_of, stats_of, values_of};
 use crate::formats::{FooterCache, read_footer};
 use crate::iceberg::{FileValues, TravelTo};
@@ -123,22 +124,23 @@ async fn assemble(
         )));
     }
     let stats = stats_of(&files, &columns);
-    let known = files.iter().zip(&stats).map(|((_, add), stats)| records_of(add, stats.as_ref()));
-    let records = with_footers(store, place, &files, known.collect()).await?;
+    let records = rows_of(store, place, &files, &stats).await?;
     let partition_columns = &metadata.partition_columns;
     let Incremental { after, changes } = incremental;
     let own = match &changes {
         Some(changes) => {
             check_names(&columns, name)?;
-            change_values(changes)
+            change_values(changes)?
         }
         None => Vec::new(),
     };
     let values = values_of(&files, &stats, records.clone(), &columns, partition_columns, own);
     let values = values.map_err(located)?;
-    let files = files.into_iter().zip(records).map(|((path, add), records)| {
-        let (key, size) = (path.to_string(), add.size);
-        DataFile { key, size, records, vector: add.deletion_vector }
+    let files = files.into_iter().zip(records).map(|((path, add), records)| DataFile {
+        key: path,
+        size: add.size,
+        records,
+        vector: add.deletion_vector,
     });
     let spec = DeltaSpec {
         name: name.to_owned(),
@@ -171,19 +173,19 @@ fn mapping_of(protocol: &Protocol, metadata: &Metadata, name: &str) -> Result<Ma
 }
 
 /// Rows by file. Where the log does not say, the file's footer does.
-async fn with_footers(
+async fn rows_of(
     store: &Arc<dyn ObjectStore>,
     place: &TablePlace,
     files: &[(Path, Add)],
-    known: Vec<Option<u64>>,
+    stats: &[Option<Stats>],
 ) -> Result<Vec<u64>> {
-    let counted = files.iter().zip(known).map(|((path, add), known)| async move {
-        match known {
-            Some(known) => Ok(known),
-            None => footer_rows(store, place, path, add.size).await,
-        }
-    });
-    futures::stream::iter(counted).buffered(FOOTERS_AT_ONCE).try_collect().await
+    let known = |((_, add), stats): (&(Path, Add), &Option<Stats>)| records_of(add, stats.as_ref());
+    let known: Vec<Option<u64>> = files.iter().zip(stats).map(known).collect();
+    let unknown = known.iter().zip(files).filter(|(known, _)| known.is_none());
+    let counted = unknown.map(|(_, (path, add))| footer_rows(store, place, path, add.size));
+    let counted = futures::stream::iter(counted).buffered(FOOTERS_AT_ONCE);
+    let mut counted = counted.try_collect::<Vec<u64>>().await?.into_iter();
+    Ok(known.into_iter().filter_map(|known| known.or_else(|| counted.next())).collect())
 }
 
 /// The rows of a data file, by its footer.

@@ -17,6 +17,7 @@ mod schema;
 mod spec;
 mod stats;
 mod table;
+mod texts;
 mod values;
 mod vectors;
 

@@ -1,9 +1,9 @@
 //! The state of a table at a version: the log's actions, reconciled.
 //! Rules: <https://github.com/delta-io/delta/blob/master/PROTOCOL.md#action-reconciliation>.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 
+use datafusion::common::HashMap;
 use futures::{StreamExt, TryStreamExt};
 use object_store::path::Path;
 use object_store::{ObjectMeta, ObjectStore};
@@ -105,32 +105,30 @@ async fn checkpoint(
 /// What newer actions have said.
 struct Replay<'a> {
     place: &'a TablePlace,
-    seen: HashSet<FileKey>,
-    files: Vec<(Path, Add)>,
-    protocol: Option<Protocol>,
-    metadata: Option<Metadata>,
+    /// The files that came, and None for those that went.
+    files: HashMap<FileKey, Option<Add>>,
+    protocol: Option<Box<Protocol>>,
+    metadata: Option<Box<Metadata>>,
 }
 
 impl<'a> Replay<'a> {
     fn new(place: &'a TablePlace) -> Self {
-        let (seen, files) = (HashSet::new(), Vec::new());
-        Self { place, seen, files, protocol: None, metadata: None }
+        Self { place, files: HashMap::new(), protocol: None, metadata: None }
     }
 
     /// Takes the actions of an older file.
     fn take(&mut self, actions: Vec<Action>) -> Result<()> {
+        self.files.reserve(actions.len());
         for action in actions {
             if let Some(add) = action.add {
-                let key = self.place.key_of(&add.path)?;
+                let key = self.place.key_of(add.path.as_str())?;
                 let vector = add.deletion_vector.as_ref().map(|vector| vector.unique_id());
-                if self.seen.insert((key.clone(), vector)) {
-                    self.files.push((key, add));
-                }
+                self.files.entry((key, vector)).or_insert(Some(add));
             }
             if let Some(remove) = action.remove {
                 let key = self.place.key_of(&remove.path)?;
                 let vector = remove.deletion_vector.as_ref().map(|vector| vector.unique_id());
-                self.seen.insert((key, vector));
+                self.files.entry((key, vector)).or_insert(None);
             }
             self.protocol = self.protocol.take().or(action.protocol);
             self.metadata = self.metadata.take().or(action.meta_data);
@@ -138,20 +136,22 @@ impl<'a> Replay<'a> {
         Ok(())
     }
 
-    fn finish(mut self, version: i64, table: &str) -> Result<State> {
+    fn finish(self, version: i64, table: &str) -> Result<State> {
         let lacks = |what: &str| {
             Error::data(format!("the log of table {table} has no {what} up to version {version}"))
         };
-        let protocol = self.protocol.ok_or_else(|| lacks("protocol"))?;
-        let metadata = self.metadata.ok_or_else(|| lacks("metadata"))?;
+        let protocol = *self.protocol.ok_or_else(|| lacks("protocol"))?;
+        let metadata = *self.metadata.ok_or_else(|| lacks("metadata"))?;
+        let there = self.files.into_iter().filter_map(|((key, _), add)| Some((key, add?)));
+        let mut files: Vec<(Path, Add)> = there.collect();
         // Another order of commits or checkpoints must not be another order of rows.
-        self.files.sort_by(|a, b| a.0.cmp(&b.0));
-        if let Some(twice) = self.files.windows(2).find(|two| two[0].0 == two[1].0) {
+        files.sort_unstable_by(|a, b| a.0.cmp(&b.0));
+        if let Some(twice) = files.windows(2).find(|two| two[0].0 == two[1].0) {
             return Err(Error::data(format!(
                 "table {table} lists data file {} twice at version {version}",
                 twice[0].0
             )));
         }
-        Ok(State { version, protocol, metadata, files: self.files })
+        Ok(State { version, protocol, metadata, files })
     }
 }

@@ -15,14 +15,15 @@ use crate::{Error, Result};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DataFile {
     /// Its key in the store, neither encoded nor decoded.
-    pub key: String,
+    #[serde(with = "key")]
+    pub key: Path,
     /// Its size in bytes.
     pub size: u64,
     /// Rows stored in it, deleted ones included.
     pub records: u64,
     /// The rows of it that are deleted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub vector: Option<VectorPlace>,
+    pub vector: Option<Box<VectorPlace>>,
 }
 
 impl DataFile {
@@ -30,6 +31,21 @@ impl DataFile {
     pub fn live(&self) -> u64 {
         let deleted = self.vector.as_ref().map_or(0, |vector| vector.cardinality);
         self.records.saturating_sub(deleted)
+    }
+}
+
+/// A key as its text.
+mod key {
+    use object_store::path::Path;
+    use serde::de::Error;
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub fn serialize<S: Serializer>(key: &Path, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(key.as_ref())
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Path, D::Error> {
+        Path::parse(String::deserialize(deserializer)?).map_err(D::Error::custom)
     }
 }
 

@@ -57,17 +57,6 @@ impl<'a> Asked<'a> {
     }
 }
 
-/// What statistics prove of one column in one file.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Proven {
-    /// No value is less, NaN aside.
-    pub lower: Option<ScalarValue>,
-    /// No value is greater, NaN aside.
-    pub upper: Option<ScalarValue>,
-    /// How many values are null.
-    pub nulls: Option<u64>,
-}
-
 impl Stats {
     /// Parses the text in the log. Statistics are there to help: those that cannot be read do not.
     pub fn parse(text: &str, asked: &Asked<'_>) -> Self {
@@ -76,21 +65,26 @@ impl Stats {
         parsed.and_then(|stats| parser.end().map(|()| stats)).unwrap_or_default()
     }
 
-    /// What they prove of a column, which is at this place of those that were asked for.
-    pub fn of(&self, place: usize, column: &Column) -> Proven {
-        let Kind::Primitive(data_type) = &column.kind else { return Proven::default() };
-        let Some(stated) = self.columns.get(place) else { return Proven::default() };
-        let value =
-            |json: &Option<Value>, is_lower| bound(json.as_ref()?, data_type, column, is_lower);
-        Proven {
-            lower: value(&stated.least, true),
-            upper: value(&stated.greatest, false),
-            // Of rows that a deletion vector takes out, too: only none and all say something of the
-            // others.
-            nulls: stated.nulls.filter(|nulls| {
-                self.tight_bounds != Some(false) || *nulls == 0 || Some(*nulls) == self.num_records
-            }),
-        }
+    /// A bound that no value of a column is below, NaN aside. The column is at this place of those
+    /// that were asked for.
+    pub fn lower(&self, place: usize, column: &Column) -> Option<ScalarValue> {
+        let Kind::Primitive(data_type) = &column.kind else { return None };
+        bound(self.columns.get(place)?.least.as_ref()?, data_type, column, true)
+    }
+
+    /// A bound that no value of a column is above, NaN aside.
+    pub fn upper(&self, place: usize, column: &Column) -> Option<ScalarValue> {
+        let Kind::Primitive(data_type) = &column.kind else { return None };
+        bound(self.columns.get(place)?.greatest.as_ref()?, data_type, column, false)
+    }
+
+    /// How many values of a column are null.
+    pub fn nulls(&self, place: usize) -> Option<u64> {
+        // Of rows that a deletion vector takes out, too: only none and all say something of the
+        // others.
+        self.columns.get(place)?.nulls.filter(|nulls| {
+            self.tight_bounds != Some(false) || *nulls == 0 || Some(*nulls) == self.num_records
+        })
     }
 }
 
@@ -253,11 +247,23 @@ mod tests {
         }
     }
 
+    #[derive(Debug, Default, PartialEq)]
+    struct Proven {
+        lower: Option<ScalarValue>,
+        upper: Option<ScalarValue>,
+        nulls: Option<u64>,
+    }
+
+    fn proven_of(stats: &Stats, place: usize, column: &Column) -> Proven {
+        let (lower, upper) = (stats.lower(place, column), stats.upper(place, column));
+        Proven { lower, upper, nulls: stats.nulls(place) }
+    }
+
     fn proven(least: &str, greatest: &str, column: &Column) -> Proven {
         let text = format!(
             r#"{{"numRecords":9,"minValues":{{"c":{least}}},"maxValues":{{"c":{greatest}}},"nullCount":{{"c":2}}}}"#
         );
-        Stats::parse(&text, &Asked::of(std::slice::from_ref(column))).of(0, column)
+        proven_of(&Stats::parse(&text, &Asked::of(std::slice::from_ref(column))), 0, column)
     }
 
     #[test]
@@ -300,7 +306,7 @@ mod tests {
             let text =
                 format!(r#"{{"numRecords":9,"tightBounds":false,"nullCount":{{"c":{nulls}}}}}"#);
             let column = column(DataType::Int64, &[]);
-            Stats::parse(&text, &Asked::of(std::slice::from_ref(&column))).of(0, &column).nulls
+            Stats::parse(&text, &Asked::of(std::slice::from_ref(&column))).nulls(0)
         };
         assert_eq!([of(0), of(3), of(9)], [Some(0), None, Some(9)]);
         assert_eq!(Stats::parse("{broken", &Asked::default()).num_records, None);
@@ -314,11 +320,11 @@ mod tests {
         let columns = [Column { physical: "d".to_owned(), ..long.clone() }, long.clone()];
         let asked = Asked::of(&columns);
         let stats = Stats::parse(text, &asked);
-        let found = stats.of(1, &long);
+        let found = proven_of(&stats, 1, &long);
         assert_eq!(found.lower, Some(ScalarValue::Int64(Some(1))));
         assert_eq!(found.upper, Some(ScalarValue::Int64(Some(7))));
         assert_eq!((found.nulls, stats.num_records), (Some(0), Some(9)));
-        assert_eq!(stats.of(0, &long), Proven::default());
+        assert_eq!(proven_of(&stats, 0, &long), Proven::default());
         for broken in [format!("{text}x"), text.replace("[1]", "[1")] {
             assert_eq!(Stats::parse(&broken, &asked).num_records, None);
         }

@@ -52,7 +52,8 @@ impl DeltaTable {
         let schema = Arc::new(arrow_schema(&columns));
         let place = spec.place()?;
         let root = spec.store.trim_start_matches("file://");
-        let uris = spec.files.iter().map(|file| format!("{root}/{}", file.key)).collect();
+        let uri = |file: &DataFile| [root, "/", file.key.as_ref()].concat();
+        let uris = spec.files.iter().map(uri).collect();
         let names = Arc::new(FileNames::new(columns, spec.mapping));
         Ok(Self { spec, place, values, schema, names, uris, vectors: VectorCache::default() })
     }

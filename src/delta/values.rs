@@ -1,16 +1,19 @@
 //! What the log knows of the columns of each data file: partition values, bounds, and rows.
 
-use std::collections::HashMap;
 use std::panic::resume_unwind;
+use std::sync::Arc;
 
+use arrow::array::{BooleanArray, UInt32Array, UInt64Array};
+use arrow::compute::take;
+use datafusion::common::HashMap;
 use datafusion::scalar::ScalarValue;
 use object_store::path::Path;
 
 use super::actions::Add;
 use super::partition_values::partition_value;
 use super::schema::{Column, Kind};
-use super::stats::{Asked, Proven, Stats};
-use crate::iceberg::{FileValues, KnownColumn};
+use super::stats::{Asked, Stats};
+use crate::iceberg::{FileValues, KnownColumn, values_array};
 use crate::{Error, Result};
 
 /// Rows stored in a file, where the log says.
@@ -26,7 +29,7 @@ pub fn stats_of(files: &[(Path, Add)], columns: &[Column]) -> Vec<Option<Stats>>
     let asked = Asked::of(columns);
     let parse = |part: &[(Path, Add)]| -> Vec<Option<Stats>> {
         let parsed = |text: &str| Stats::parse(text, &asked);
-        part.iter().map(|(_, add)| add.stats.as_deref().map(parsed)).collect()
+        part.iter().map(|(_, add)| add.stats.as_ref().map(|stats| parsed(stats.as_str()))).collect()
     };
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let threads = cores.min(files.len() / FILES_OF_THREAD);
@@ -62,69 +65,72 @@ pub fn values_of(
         let Kind::Primitive(_) = &column.kind else { continue };
         known.push(match partition_columns.contains(&column.name) {
             true => constants(files, &records, column)?,
-            false => bounds(stats, place, column),
+            false => bounds(stats, place, column)?,
         });
     }
-    FileValues::of_columns(records, &known)
+    FileValues::of_columns(records, known)
 }
 
 fn constants(files: &[(Path, Add)], records: &[u64], column: &Column) -> Result<KnownColumn> {
     let data_type = column.kind.data_type();
     // Few values, and many files.
-    let mut parsed: HashMap<Option<&str>, ScalarValue> = HashMap::new();
-    let mut known = empty(column, true);
-    for ((path, add), rows) in files.iter().zip(records) {
-        let text = match add.partition_values.get(&column.physical) {
-            Some(text) => text.as_deref(),
-            None => {
-                return Err(Error::data(format!(
-                    "the log has no value of the partition column {:?} for data file {path}",
-                    column.name
-                )));
-            }
-        };
-        let value = match parsed.get(&text) {
-            Some(value) => value.clone(),
+    let mut places: HashMap<Option<&str>, u32> = HashMap::new();
+    let mut values: Vec<ScalarValue> = Vec::new();
+    let mut chosen: Vec<u32> = Vec::with_capacity(files.len());
+    for (path, add) in files {
+        let text = add.partition_values.get(&column.physical).ok_or_else(|| {
+            Error::data(format!(
+                "the log has no value of the partition column {:?} for data file {path}",
+                column.name
+            ))
+        })?;
+        let place = match places.get(&text) {
+            Some(place) => *place,
             None => {
                 let value = partition_value(text, &data_type).map_err(|error| {
                     error
                         .with_context("partition column", &column.name)
                         .with_context("data file", path)
                 })?;
-                parsed.insert(text, value.clone());
-                value
+                let place = values.len() as u32;
+                values.push(value);
+                places.insert(text, place);
+                place
             }
         };
-        known.nulls.push(Some(if value.is_null() { *rows } else { 0 }));
-        known.nans.push(Some(if is_nan(&value) { *rows } else { 0 }));
-        known.lower.push(Some(value.clone()));
-        known.upper.push(Some(value));
+        chosen.push(place);
     }
-    Ok(known)
-}
-
-fn bounds(stats: &[Option<Stats>], place: usize, column: &Column) -> KnownColumn {
-    let mut known = empty(column, false);
-    for stats in stats {
-        let proven = stats.as_ref().map_or_else(Proven::default, |stats| stats.of(place, column));
-        known.lower.push(proven.lower);
-        known.upper.push(proven.upper);
-        known.nulls.push(proven.nulls);
-        known.nans.push(None);
-    }
-    known
-}
-
-fn empty(column: &Column, is_constant: bool) -> KnownColumn {
-    KnownColumn {
+    let count_of = |counts: fn(&ScalarValue) -> bool| -> UInt64Array {
+        let counts: Vec<bool> = values.iter().map(counts).collect();
+        let of_file = |(place, rows): (&u32, &u64)| if counts[*place as usize] { *rows } else { 0 };
+        UInt64Array::from_iter_values(chosen.iter().zip(records).map(of_file))
+    };
+    let (nulls, nans) = (count_of(ScalarValue::is_null), count_of(is_nan));
+    let distinct = values_array(values.into_iter().map(Some), &data_type)?;
+    let array = take(&distinct, &UInt32Array::from(chosen), None)?;
+    Ok(KnownColumn {
         name: column.name.clone(),
-        data_type: column.kind.data_type(),
-        is_constant,
-        lower: Vec::new(),
-        upper: Vec::new(),
-        nulls: Vec::new(),
-        nans: Vec::new(),
-    }
+        fixed: Some(BooleanArray::from(vec![true; files.len()])),
+        lower: Arc::clone(&array),
+        upper: array,
+        nulls,
+        nans,
+    })
+}
+
+fn bounds(stats: &[Option<Stats>], place: usize, column: &Column) -> Result<KnownColumn> {
+    let data_type = column.kind.data_type();
+    let known = || stats.iter().map(Option::as_ref);
+    let lower = known().map(|stats| stats?.lower(place, column));
+    let upper = known().map(|stats| stats?.upper(place, column));
+    Ok(KnownColumn {
+        name: column.name.clone(),
+        fixed: None,
+        lower: values_array(lower, &data_type)?,
+        upper: values_array(upper, &data_type)?,
+        nulls: known().map(|stats| stats?.nulls(place)).collect(),
+        nans: UInt64Array::new_null(stats.len()),
+    })
 }
 
 fn is_nan(value: &ScalarValue) -> bool {

@@ -35,4 +35,4 @@ pub use snapshot::{TravelTo, ancestors, pin, references, time_text};
 pub use spec::{DataFile, DeleteFile, DeleteKind, LakeSpec, Storage};
 pub use table::LakeTable;
 pub use types::arrow_schema;
-pub use values::{FileValues, KnownColumn};
+pub use values::{FileValues, KnownColumn, values_array};

@@ -2,10 +2,12 @@
 //! for pruning.
 
 use std::collections::HashMap;
+use std::iter;
 use std::sync::Arc;
 
 use arrow::array::{
-    Array, ArrayRef, AsArray, BooleanArray, Int32Array, UInt64Array, new_null_array,
+    Array, ArrayRef, AsArray, BooleanArray, Int32Array, UInt64Array, new_empty_array,
+    new_null_array,
 };
 use arrow::buffer::BooleanBuffer;
 use arrow::datatypes::{DataType, Field, FieldRef, Int32Type, Schema, UInt64Type};
@@ -34,24 +36,38 @@ pub struct FileValues {
     columns: HashMap<String, HashMap<Role, usize>>,
 }
 
-/// Facts about one column of a table, a value for each data file; None where nothing is known.
+/// Facts about one column of a table, a value for each data file; null where nothing is known.
 #[derive(Clone, Debug)]
 pub struct KnownColumn {
     /// The column's name in the table.
     pub name: String,
-    /// Its type there.
-    pub data_type: DataType,
-    /// Whether `lower` has the values of files that do not store it, null among them; None of a file
-    /// that does.
-    pub is_constant: bool,
-    /// No value is less, NaN aside.
-    pub lower: Vec<Option<ScalarValue>>,
-    /// No value is greater, NaN aside.
-    pub upper: Vec<Option<ScalarValue>>,
+    /// The files that do not store the column: true there, null of others. `lower` has the value in
+    /// all of their rows, null among them. None where every file stores it.
+    pub fixed: Option<BooleanArray>,
+    /// No value is less, NaN aside. Of the column's type.
+    pub lower: ArrayRef,
+    /// No value is greater, NaN aside. Of the column's type.
+    pub upper: ArrayRef,
     /// How many values are null.
-    pub nulls: Vec<Option<u64>>,
+    pub nulls: UInt64Array,
     /// How many values are NaN.
-    pub nans: Vec<Option<u64>>,
+    pub nans: UInt64Array,
+}
+
+/// The values as an array of their type.
+///
+/// # Errors
+/// An internal error where a value has another type.
+pub fn values_array(
+    values: impl IntoIterator<Item = Option<ScalarValue>>,
+    data_type: &DataType,
+) -> Result<ArrayRef> {
+    let null = ScalarValue::try_from(data_type)?;
+    let mut values = values.into_iter().map(|value| value.unwrap_or_else(|| null.clone()));
+    match values.next() {
+        Some(first) => Ok(ScalarValue::iter_to_array(iter::once(first).chain(values))?),
+        None => Ok(new_empty_array(data_type)),
+    }
 }
 
 /// The role of a batch column for a column of the table.
@@ -183,18 +199,10 @@ impl FileValues {
                     arrays.push(array);
                 }
             };
-            let column = |values: Vec<ScalarValue>| -> Result<ArrayRef> {
-                match values.is_empty() {
-                    true => Ok(arrow::array::new_empty_array(&data_type)),
-                    false => Ok(ScalarValue::iter_to_array(values)?),
-                }
-            };
-            let or_null =
-                |value: &Option<ScalarValue>| value.clone().unwrap_or_else(|| null.clone());
-            add(Role::Constant, column(constants)?);
+            add(Role::Constant, values_array(constants.into_iter().map(Some), &data_type)?);
             add(Role::Fixed, Arc::new(BooleanArray::from(fixed)));
-            add(Role::Lower, column(bounds.iter().map(|b| or_null(&b.lower)).collect())?);
-            add(Role::Upper, column(bounds.iter().map(|b| or_null(&b.upper)).collect())?);
+            add(Role::Lower, values_array(bounds.iter().map(|b| b.lower.clone()), &data_type)?);
+            add(Role::Upper, values_array(bounds.iter().map(|b| b.upper.clone()), &data_type)?);
             let nulls: UInt64Array = bounds.iter().map(|b| b.nulls).collect();
             add(Role::Nulls, Arc::new(nulls));
             let nans: UInt64Array = bounds.iter().map(|b| b.nans).collect();
@@ -227,21 +235,12 @@ impl FileValues {
     ///
     /// # Errors
     /// An internal error where a value has another type than its column.
-    pub fn of_columns(records: Vec<u64>, columns: &[KnownColumn]) -> Result<Self> {
+    pub fn of_columns(records: Vec<u64>, columns: Vec<KnownColumn>) -> Result<Self> {
         let files = records.len();
         let mut fields: Vec<FieldRef> =
             vec![Arc::new(Field::new(RECORDS, DataType::UInt64, false))];
         let mut arrays: Vec<ArrayRef> = vec![Arc::new(UInt64Array::from(records))];
         for known in columns {
-            let null = ScalarValue::try_from(&known.data_type)?;
-            let column = |values: &[Option<ScalarValue>]| -> Result<ArrayRef> {
-                match values.is_empty() {
-                    true => Ok(arrow::array::new_empty_array(&known.data_type)),
-                    false => Ok(ScalarValue::iter_to_array(
-                        values.iter().map(|value| value.clone().unwrap_or_else(|| null.clone())),
-                    )?),
-                }
-            };
             let mut add = |role: Role, array: ArrayRef| {
                 if array.null_count() < array.len() {
                     let name = format!("{}{OF}{}", role.name(), known.name);
@@ -249,16 +248,14 @@ impl FileValues {
                     arrays.push(array);
                 }
             };
-            if known.is_constant {
-                add(Role::Constant, column(&known.lower)?);
-                let fixed: BooleanArray =
-                    known.lower.iter().map(|value| value.as_ref().map(|_| true)).collect();
+            if let Some(fixed) = known.fixed {
+                add(Role::Constant, Arc::clone(&known.lower));
                 add(Role::Fixed, Arc::new(fixed));
             }
-            add(Role::Lower, column(&known.lower)?);
-            add(Role::Upper, column(&known.upper)?);
-            add(Role::Nulls, Arc::new(known.nulls.iter().copied().collect::<UInt64Array>()));
-            add(Role::Nans, Arc::new(known.nans.iter().copied().collect::<UInt64Array>()));
+            add(Role::Lower, known.lower);
+            add(Role::Upper, known.upper);
+            add(Role::Nulls, Arc::new(known.nulls));
+            add(Role::Nans, Arc::new(known.nans));
         }
         let options = RecordBatchOptions::new().with_row_count(Some(files));
         let schema = Arc::new(Schema::new(fields));

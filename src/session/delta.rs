@@ -35,7 +35,7 @@ impl Session {
             load(&opened.store, &place, name, &source.at, source.scan_filter.clone()).await?;
         let table = DeltaTable::try_new(spec, values)?;
         let (url, counters) = (self.new_store_url()?, Arc::clone(self.counters()));
-        let table = open_delta(table, opened.store, url, counters, self.cache())?;
+        let table = open_delta(table, opened.store, url, counters, self.cache());
         Ok(Lake {
             table: Arc::new(table),
             access: LakeAccess::Delta(opened.access),

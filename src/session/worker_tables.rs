@@ -293,7 +293,7 @@ impl WorkerDelta {
         let store = access.open_root(&self.spec.store).await?;
         let table = DeltaTable::try_new(self.spec, open_values(self.values, worker)?)?;
         let (url, counters) = (session.new_store_url()?, Arc::clone(session.counters()));
-        let mut table = open_delta(table, store, url, counters, session.cache())?;
+        let mut table = open_delta(table, store, url, counters, session.cache());
         if let Some(kept) = self.kept {
             table.scans = kept.scans(worker)?;
         }

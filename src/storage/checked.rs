@@ -1,6 +1,5 @@
 //! Answers of a store, compared with the pins of its files.
 
-use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -15,7 +14,7 @@ use object_store::{
 
 use super::file_guard::Guard;
 use super::io_counters::IoCounters;
-use super::pin::FilePin;
+use super::pin::{FilePin, Pins};
 use super::read::{LocalFile, OpenFile, OpenInstead};
 use super::uri::is_local_file;
 use crate::Error;
@@ -26,7 +25,7 @@ use crate::Error;
 pub(super) struct CheckedStore {
     pub(super) inner: Arc<dyn ObjectStore>,
     pub(super) root: Arc<str>,
-    pub(super) pins: Arc<HashMap<Path, Arc<FilePin>>>,
+    pub(super) pins: Arc<Pins>,
     pub(super) counters: Arc<IoCounters>,
     /// The snapshot of an Iceberg table that the files belong to.
     pub(super) snapshot: Option<Arc<str>>,

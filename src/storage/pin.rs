@@ -1,6 +1,12 @@
 //! The identity of a file, fixed when a query is planned.
 
+use std::borrow::Borrow;
+use std::hash::{Hash, Hasher};
+use std::ops::Index;
+use std::sync::Arc;
+
 use chrono::{DateTime, SecondsFormat, Utc};
+use datafusion::common::HashSet;
 use object_store::ObjectMeta;
 use object_store::path::Path;
 use serde::{Deserialize, Serialize};
@@ -105,6 +111,68 @@ impl FilePin {
             true => Some(format!("\"{e_tag}\"")),
             false => Some(e_tag.to_owned()),
         }
+    }
+}
+
+/// The pins of a store's files, found by the files' locations.
+#[derive(Debug, Default)]
+pub(super) struct Pins(HashSet<ByLocation>);
+
+impl Pins {
+    /// The pin of a file.
+    pub(super) fn get(&self, location: &Path) -> Option<&Arc<FilePin>> {
+        self.0.get(location).map(|pin| &pin.0)
+    }
+
+    /// How many files have one.
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+}
+
+/// The pin of a file that has one.
+impl Index<&Path> for Pins {
+    type Output = FilePin;
+
+    fn index(&self, location: &Path) -> &FilePin {
+        match self.get(location) {
+            Some(pin) => pin,
+            None => panic!("no pin of {location}"),
+        }
+    }
+}
+
+impl FromIterator<FilePin> for Pins {
+    fn from_iter<I: IntoIterator<Item = FilePin>>(pins: I) -> Self {
+        let mut found = HashSet::new();
+        for pin in pins {
+            // Of a file that is named twice the last pin holds.
+            found.replace(ByLocation(Arc::new(pin)));
+        }
+        Self(found)
+    }
+}
+
+#[derive(Debug)]
+struct ByLocation(Arc<FilePin>);
+
+impl Borrow<Path> for ByLocation {
+    fn borrow(&self) -> &Path {
+        &self.0.location
+    }
+}
+
+impl PartialEq for ByLocation {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.location == other.0.location
+    }
+}
+
+impl Eq for ByLocation {}
+
+impl Hash for ByLocation {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.location.hash(state);
     }
 }
 

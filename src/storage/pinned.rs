@@ -46,8 +46,7 @@ impl PinnedStore {
         root: &str,
         pins: impl IntoIterator<Item = FilePin>,
     ) -> Self {
-        let pins = pins.into_iter().map(|pin| (pin.location.clone(), Arc::new(pin)));
-        let (root, pins) = (root.into(), Arc::new(pins.collect()));
+        let (root, pins) = (root.into(), Arc::new(pins.into_iter().collect()));
         let checked = CheckedStore { inner, root, pins, counters: Arc::default(), snapshot: None };
         Self(CachedStore { stepped: SteppedStore { checked }, cache: None, scope: None })
     }

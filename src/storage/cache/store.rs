@@ -53,7 +53,7 @@ impl CachedStore {
             return self.get_and_keep(location, range).await;
         };
         let payload = GetResultPayload::Stream(stream);
-        let meta = self.stepped.checked.pins[location].as_ref().clone().into();
+        let meta = self.stepped.checked.pins[location].clone().into();
         Ok(GetResult { payload, meta, range, attributes: Attributes::new() })
     }
 
