@@ -1,5 +1,7 @@
 //! Where the files of a table are: a log names them relative to the table, or by URIs.
 
+use std::borrow::Cow;
+
 use object_store::path::Path;
 use percent_encoding::percent_decode_str;
 
@@ -20,14 +22,17 @@ impl TablePlace {
     /// # Errors
     /// `Data` for a name that no store can hold; `Config` for a file in another store.
     pub fn key_of(&self, uri: &str) -> Result<Path> {
-        let decoded = percent_decode_str(uri).decode_utf8();
-        let decoded = decoded.map_err(|_| unreadable(uri))?;
+        // Nearly all are plain, and there may be millions.
+        let decoded = match uri.contains('%') {
+            true => percent_decode_str(uri).decode_utf8().map_err(|_| unreadable(uri))?,
+            false => Cow::Borrowed(uri),
+        };
         let Some(rest) = scheme_of(&decoded) else {
             return match decoded.starts_with('/') {
                 // A path of the table's own file system.
                 true => Path::parse(decoded.trim_start_matches('/')).map_err(|_| unreadable(uri)),
                 false => {
-                    let whole = format!("{}/{decoded}", self.directory);
+                    let whole = [self.directory.as_ref(), "/", &decoded].concat();
                     Path::parse(whole.trim_start_matches('/')).map_err(|_| unreadable(uri))
                 }
             };

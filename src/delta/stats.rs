@@ -2,7 +2,6 @@
 //! wide. A value that may not bound its column is taken as unknown.
 //! Format: <https://github.com/delta-io/delta/blob/master/PROTOCOL.md#per-file-statistics>.
 
-use std::borrow::Cow;
 use std::collections::HashMap;
 use std::fmt;
 
@@ -109,32 +108,79 @@ impl<'de> Visitor<'de> for WholeStats<'_> {
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Stats, A::Error> {
         let columns = vec![Stated::default(); self.0.columns];
         let mut stats = Stats { columns, ..Stats::default() };
-        while let Some(key) = map.next_key::<Cow<'de, str>>()? {
+        while let Some(fact) = map.next_key_seed(Named(Fact::of))? {
             let columns = &mut stats.columns;
-            match key.as_ref() {
-                "numRecords" => stats.num_records = map.next_value()?,
-                "tightBounds" => stats.tight_bounds = map.next_value()?,
-                "minValues" => {
+            match fact {
+                Fact::Records => stats.num_records = map.next_value()?,
+                Fact::TightBounds => stats.tight_bounds = map.next_value()?,
+                Fact::Least => {
                     map.next_value_seed(ByColumn(self.0, |place: usize, json: Value| {
                         columns[place].least = Some(json);
                     }))?
                 }
-                "maxValues" => {
+                Fact::Greatest => {
                     map.next_value_seed(ByColumn(self.0, |place: usize, json: Value| {
                         columns[place].greatest = Some(json);
                     }))?
                 }
-                "nullCount" => {
+                Fact::Nulls => {
                     map.next_value_seed(ByColumn(self.0, |place: usize, json: Value| {
                         columns[place].nulls = json.as_u64();
                     }))?
                 }
-                _ => {
+                Fact::Other => {
                     map.next_value::<IgnoredAny>()?;
                 }
             }
         }
         Ok(stats)
+    }
+}
+
+/// What a name in statistics says.
+enum Fact {
+    Records,
+    TightBounds,
+    Least,
+    Greatest,
+    Nulls,
+    Other,
+}
+
+impl Fact {
+    fn of(name: &str) -> Self {
+        match name {
+            "numRecords" => Self::Records,
+            "tightBounds" => Self::TightBounds,
+            "minValues" => Self::Least,
+            "maxValues" => Self::Greatest,
+            "nullCount" => Self::Nulls,
+            _ => Self::Other,
+        }
+    }
+}
+
+/// Reads a name, of which a function makes something: a text of its own for each name of each file
+/// would cost more than the numbers.
+struct Named<F>(F);
+
+impl<'de, T, F: FnOnce(&str) -> T> DeserializeSeed<'de> for Named<F> {
+    type Value = T;
+
+    fn deserialize<D: Deserializer<'de>>(self, parser: D) -> Result<T, D::Error> {
+        parser.deserialize_str(self)
+    }
+}
+
+impl<T, F: FnOnce(&str) -> T> Visitor<'_> for Named<F> {
+    type Value = T;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a name")
+    }
+
+    fn visit_str<E>(self, name: &str) -> Result<T, E> {
+        Ok((self.0)(name))
     }
 }
 
@@ -157,9 +203,10 @@ impl<'de, F: FnMut(usize, Value)> Visitor<'de> for ByColumn<'_, F> {
     }
 
     fn visit_map<A: MapAccess<'de>>(mut self, mut map: A) -> Result<(), A::Error> {
-        while let Some(name) = map.next_key::<Cow<'de, str>>()? {
-            match self.0.places.get(name.as_ref()) {
-                Some(place) => (self.1)(*place, map.next_value()?),
+        let places = &self.0.places;
+        while let Some(place) = map.next_key_seed(Named(|name: &str| places.get(name).copied()))? {
+            match place {
+                Some(place) => (self.1)(place, map.next_value()?),
                 None => {
                     map.next_value::<IgnoredAny>()?;
                 }
