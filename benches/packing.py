@@ -15,9 +15,8 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -51,16 +50,26 @@ def unpacked(path: Path) -> Epoch:
 
 
 def packed(path: Path) -> Epoch:
-    """Packs, with all their outputs."""
+    """Packs, with all their outputs. Tokens are positions without those of padding, of which an epoch has as many as the next."""
     import tensorquery as tq
 
     pack = tq.Pack(columns=["input_ids"], length=LENGTH)
-    loader, _ = tq.create_dataloader(path=path, pack=pack, batch_size=BATCH)
-    return lambda: _tokens(loader)
+    loader, dataset = tq.create_dataloader(path=path, pack=pack, batch_size=BATCH)
+    padding = dataset.packing.packs * LENGTH - dataset.packing.tokens
+    return lambda: sum(batch["input_ids"].numel() for batch in loader) - padding
 
 
-def _tokens(batches: Iterable[Any]) -> int:
-    return sum(int((batch["document_ids"] >= 0).sum()) for batch in batches)
+def _checked(path: Path) -> None:
+    """Count the tokens of an epoch of packs one by one, which takes as long as to make them."""
+    import tensorquery as tq
+
+    pack = tq.Pack(columns=["input_ids"], length=LENGTH)
+    loader, dataset = tq.create_dataloader(path=path, pack=pack, batch_size=BATCH)
+    tokens = sum(int((batch["document_ids"] >= 0).sum()) for batch in loader)
+    if tokens != dataset.packing.tokens:
+        raise SystemExit(
+            f"packs have {tokens} tokens, and say that they have {dataset.packing.tokens}"
+        )
 
 
 def trl(path: Path) -> Epoch:
@@ -87,6 +96,7 @@ LIBRARIES: dict[str, Callable[[Path], Epoch]] = {
 
 def measure(path: Path, rounds: int) -> list[tuple[str, float, str, bool]]:
     """All of them in turns."""
+    _checked(path)
     rates: dict[str, dict[str, list[float]]] = {}
     missing: set[str] = set()
     for number in range(rounds + 1):

@@ -729,11 +729,22 @@ def copy_pieces(
     """Copy pieces of `source` into `target`, `width` bytes an element, from the elements `from_` on to the elements `to`."""
 
 def mark_pieces(
-    positions: _Buffer, documents: _Buffer, loss: _Buffer, to: _Buffer, lengths: _Buffer
-) -> None:
-    """Number the elements of each piece in `positions`, write its number to `documents`, and 1 to `loss` for all but its first.
+    positions: _Buffer,
+    documents: _Buffer,
+    loss: _Buffer,
+    begins: _Buffer,
+    bounds: _Buffer,
+    ends: _Buffer,
+    lengths: _Buffer,
+) -> tuple[int, int]:
+    """Lay pieces side by side in packs; pack ``i`` has the pieces from number ``ends[i]`` on to ``ends[i + 1]``.
 
-    Elsewhere they are 0, -1 and 0. Pieces ascend.
+    Numbers the elements of each piece in `positions`, writes its number to `documents`, and 1 to `loss` for all but its first;
+    elsewhere they are 0, -1 and 0. `begins` gets the place of each piece, and `bounds` those of the sequences, padding among
+    them, with the end of the last one.
+
+    Returns:
+        How many bounds there are, and the elements of the longest sequence.
     """
 
 def function_types(input_types: Sequence[Any], return_type: Any) -> tuple[bytes, list[str]]:

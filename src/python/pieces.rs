@@ -5,6 +5,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
 use super::error::to_py;
+use crate::Error;
 use crate::tensor::Pieces;
 
 /// Copies pieces of `source` side by side into `target`: of `width` bytes an element, from the
@@ -29,23 +30,48 @@ pub fn copy_pieces(
     py.detach(|| pieces.copy(source, target, width, &from)).map_err(to_py)
 }
 
-/// Numbers the elements of each piece from zero in `positions`, writes the piece's number to
+/// Lays pieces side by side in packs: pack `i` has the pieces from number `ends[i]` on to `ends[i +
+/// 1]`. Numbers the elements of each piece from zero in `positions`, writes the piece's number to
 /// `documents`, and 1 to `loss` for all elements of a piece but its first.
+///
+/// `begins` gets the place of each piece, and `bounds` those of the sequences, with the end of the
+/// last one. Returns how many bounds there are, and the elements of the longest sequence.
 #[pyfunction]
 #[expect(clippy::needless_pass_by_value, reason = "arguments that Python gives")]
+#[expect(clippy::too_many_arguments, reason = "arrays that one call fills")]
 pub fn mark_pieces(
     py: Python<'_>,
     positions: PyBuffer<i64>,
     documents: PyBuffer<i64>,
     loss: PyBuffer<u8>,
-    to: PyBuffer<i64>,
+    begins: PyBuffer<i64>,
+    bounds: PyBuffer<i32>,
+    ends: PyBuffer<i64>,
     lengths: PyBuffer<i64>,
-) -> PyResult<()> {
-    let pieces = Pieces::try_new(&to.to_vec(py)?, &lengths.to_vec(py)?).map_err(to_py)?;
+) -> PyResult<(usize, i32)> {
+    let (ends, lengths) = (ends.to_vec(py)?, lengths.to_vec(py)?);
     // SAFETY: as above.
-    let (positions, documents, loss) =
-        unsafe { (written(&positions)?, written(&documents)?, written(&loss)?) };
-    py.detach(|| pieces.mark(positions, documents, loss)).map_err(to_py)
+    let (positions, documents, loss, begins, bounds) = unsafe {
+        (
+            written(&positions)?,
+            written(&documents)?,
+            written(&loss)?,
+            written(&begins)?,
+            written(&bounds)?,
+        )
+    };
+    let marked = py.detach(|| {
+        let length = positions.len() / ends.len().saturating_sub(1).max(1);
+        let (pieces, found) = Pieces::side_by_side(&ends, &lengths, length)?;
+        pieces.mark(positions, documents, loss)?;
+        let room = bounds.get_mut(..found.len()).filter(|_| begins.len() == lengths.len());
+        let room = room.ok_or_else(|| Error::config("the arrays of pieces are too small"))?;
+        room.copy_from_slice(&found);
+        begins.iter_mut().zip(pieces.places()).for_each(|(begin, place)| *begin = place);
+        let longest = found.windows(2).map(|two| two[1] - two[0]).max();
+        Ok((found.len(), longest.unwrap_or(0)))
+    });
+    marked.map_err(to_py)
 }
 
 /// The elements of an array.

@@ -346,6 +346,10 @@ impl PyPlan {
                     source = source.in_long_batches();
                 }
                 (output, source) = output.of_matrices(source)?;
+            } else if let Some(rows) =
+                shard.lanes.iter().filter_map(|l| l.mixing.batch_rows()).min()
+            {
+                source = source.in_short_batches(rows);
             }
             ShardStream::start(source, &shard, &cursor, threads, Arc::new(output))
         };

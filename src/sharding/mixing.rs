@@ -22,6 +22,9 @@ const MOST_OPEN_SPLITS: u64 = 512;
 const LEAST_TURN_ROWS: u64 = 64;
 const MOST_TURN_ROWS: u64 = 4096;
 
+// The least rows of a batch whose own cost is small beside that of its rows.
+const LEAST_BATCH_ROWS: u64 = 1024;
+
 /// Turns of a worker that takes splits as they come: what it has open or in its window, the others
 /// cannot take.
 const TURNS_OF_TAKER: u64 = 8;
@@ -57,6 +60,13 @@ impl Mixing {
             }
             _ => Self { window, ..Self::NONE },
         }
+    }
+
+    /// Rows that are decoded of a split at a time: where many are open, the first window waits for a
+    /// batch of each of them. None where that does not matter.
+    pub fn batch_rows(&self) -> Option<usize> {
+        let turns = LEAST_BATCH_ROWS.div_ceil(self.chunk.max(1));
+        (self.width > 1).then(|| turns.saturating_mul(self.chunk) as usize)
     }
 
     /// The mixing of `takers` workers that take splits as they come: by default at most an eighth of

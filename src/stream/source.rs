@@ -90,6 +90,15 @@ impl RowSource {
         (plan.split_bytes() > 0).then(|| (plan.split_bytes(), limit.min(FETCHED_BYTES)))
     }
 
+    /// Decodes at most so many rows at a time.
+    #[must_use]
+    pub fn in_short_batches(self, most: usize) -> Self {
+        match self {
+            Self::Plan(plan) => Self::Plan(plan.in_short_batches(most)),
+            other => other,
+        }
+    }
+
     /// Decodes rows in longer batches, so that a delivered batch seldom has rows of two of them.
     #[must_use]
     pub fn in_long_batches(self) -> Self {

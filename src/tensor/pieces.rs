@@ -23,6 +23,40 @@ impl Pieces {
         Ok(Self { to: numbers(to)?, lengths: numbers(lengths)? })
     }
 
+    /// Pieces side by side in packs of `length` elements; pack `i` has the pieces from number
+    /// `ends[i]` on to `ends[i + 1]`.
+    ///
+    /// Also where each sequence of the batch begins, with the end of the last one: the padding of a
+    /// pack is a sequence of its own.
+    ///
+    /// # Errors
+    /// `Config` where a pack has no room for its pieces, or the batch more than 2^31 - 1 elements.
+    pub fn side_by_side(ends: &[i64], lengths: &[i64], length: usize) -> Result<(Self, Vec<i32>)> {
+        let (ends, lengths) = (numbers(ends)?, numbers(lengths)?);
+        let (mut to, mut bounds) = (Vec::with_capacity(lengths.len()), vec![0]);
+        for (pack, pieces) in ends.windows(2).enumerate() {
+            let pack_end = (pack + 1).checked_mul(length).ok_or_else(outside)?;
+            let mut at = pack * length;
+            for piece in lengths.get(pieces[0]..pieces[1]).ok_or_else(outside)? {
+                to.push(at);
+                at = at.checked_add(*piece).filter(|end| *end <= pack_end).ok_or_else(outside)?;
+                bounds.push(at);
+            }
+            bounds.push(pack_end);
+        }
+        if to.len() != lengths.len() {
+            return Err(outside());
+        }
+        bounds.dedup();
+        let bounds = bounds.into_iter().map(|bound| i32::try_from(bound).map_err(|_| outside()));
+        Ok((Self { to, lengths }, bounds.collect::<Result<_>>()?))
+    }
+
+    /// Where each piece begins.
+    pub fn places(&self) -> impl Iterator<Item = i64> {
+        self.to.iter().map(|to| *to as i64)
+    }
+
     /// Copies the elements of the pieces, of `width` bytes each, from where they begin in `source`.
     ///
     /// # Errors
@@ -140,6 +174,27 @@ mod tests {
         assert_eq!(positions, [0, 1, 2, 0, 0, 1]);
         assert_eq!(documents, [0, 0, 0, -1, 1, 1]);
         assert_eq!(loss, [0, 1, 1, 0, 0, 1]);
+    }
+
+    #[test]
+    fn pieces_lie_side_by_side_and_padding_is_a_sequence() {
+        let (pieces, bounds) = Pieces::side_by_side(&[0, 2, 3], &[1, 2, 4], 4).unwrap();
+        assert_eq!(pieces.places().collect::<Vec<_>>(), [0, 1, 4]);
+        assert_eq!(bounds, [0, 1, 3, 4, 8]);
+        let (_, bounds) = Pieces::side_by_side(&[0], &[], 4).unwrap();
+        assert_eq!(bounds, [0]);
+        for (ends, lengths) in [
+            (&[0, 2][..], &[3, 2][..]),
+            (&[0, 1], &[5]),
+            (&[0, 1], &[1, 1]),
+            (&[0, 2], &[1]),
+            (&[1, 0], &[1]),
+            (&[0, 1], &[-1]),
+            (&[0, 1], &[i64::MAX]),
+        ] {
+            assert!(Pieces::side_by_side(ends, lengths, 4).is_err(), "{ends:?} {lengths:?}");
+        }
+        assert!(Pieces::side_by_side(&[0, 0], &[], 1 << 31).is_err());
     }
 
     #[test]

@@ -84,15 +84,16 @@ class ReadPacks:
         pack = self._pack
         numbers, ends = batch["rows"]
         starts, lengths = batch["starts"].values, batch["lengths"].values
-        packs, places = len(ends) - 1, np.repeat(np.arange(len(ends) - 1), np.diff(ends))
-        before = np.cumsum(lengths) - lengths
-        # Where each piece begins in its batch: behind those before it in its pack.
-        begins = places * pack.length + before - before[ends[:-1]][places]
+        packs = len(ends) - 1
 
         shape = (packs, pack.length)
         positions, documents = np.empty(shape, np.int64), np.empty(shape, np.int64)
         has_loss = np.empty(shape, np.uint8)
-        _core.mark_pieces(positions, documents, has_loss, begins, lengths)
+        begins = np.empty(len(lengths), np.int64)
+        # Each piece ends a sequence, and so does the padding of each pack.
+        bounds = np.empty(1 + len(lengths) + packs, np.int32)
+        marked = (positions, documents, has_loss, begins, bounds)
+        sequences, longest = _core.mark_pieces(*marked, ends, lengths)
         has_loss = has_loss.view(np.bool_)
 
         found = self._gathered(shape, numbers, starts, begins, lengths)
@@ -104,11 +105,8 @@ class ReadPacks:
         found["position_ids"] = positions
         found["document_ids"] = documents
         found["document_rows"] = numbers.copy()
-        # The padding of a pack is a sequence of its own.
-        bounds = [[0], begins + lengths, np.arange(1, packs + 1) * pack.length]
-        found["cu_seqlens"] = np.unique(np.concatenate(bounds)).astype(np.int32)
+        found["cu_seqlens"] = bounds[:sequences]
         found["loss_mask"] = has_loss
-        longest = int(np.diff(found["cu_seqlens"]).max(initial=0))
         if self._is_torch:
             found = {name: _as_torch(values) for name, values in found.items()}
         found["max_seqlen"] = longest
