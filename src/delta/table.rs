@@ -34,8 +34,6 @@ pub struct DeltaTable {
     values: FileValues,
     schema: SchemaRef,
     names: Arc<FileNames>,
-    /// The files as a user would write them.
-    uris: Vec<String>,
     vectors: VectorCache,
 }
 
@@ -51,11 +49,8 @@ impl DeltaTable {
         }
         let schema = Arc::new(arrow_schema(&columns));
         let place = spec.place()?;
-        let root = spec.store.trim_start_matches("file://");
-        let uri = |file: &DataFile| [root, "/", file.key.as_ref()].concat();
-        let uris = spec.files.iter().map(uri).collect();
         let names = Arc::new(FileNames::new(columns, spec.mapping));
-        Ok(Self { spec, place, values, schema, names, uris, vectors: VectorCache::default() })
+        Ok(Self { spec, place, values, schema, names, vectors: VectorCache::default() })
     }
 
     /// The table whose files these are; None where they are no Delta table's.
@@ -128,16 +123,21 @@ impl TableMetadata for DeltaTable {
     }
 
     fn names(&self) -> (Vec<String>, Vec<String>) {
-        let vectors = self.uris.iter().zip(&self.spec.files).filter_map(|(uri, file)| {
-            Some(format!("{} of {uri}", file.vector.as_ref()?.unique_id()))
+        let files = (0..self.spec.files.len()).map(|index| self.uri(index));
+        let vectors = self.spec.files.iter().enumerate().filter_map(|(index, file)| {
+            let vector = file.vector.as_ref()?;
+            Some(format!("{} of {}", vector.unique_id(), self.uri(index)))
         });
-        (self.uris.clone(), vectors.collect())
+        (files.collect(), vectors.collect())
+    }
+
+    fn uri(&self, index: usize) -> String {
+        self.place.describe(&self.file(index).key)
     }
 
     fn listed(&self, index: usize) -> ListedFile<'_> {
         let file = self.file(index);
         ListedFile {
-            uri: &self.uris[index],
             format: None,
             records: file.records,
             live: Some(file.live()),
@@ -163,7 +163,7 @@ impl TableMetadata for DeltaTable {
         let file = self.file(index);
         let Some(vector) = &file.vector else { return Ok(None) };
         let found = self.vectors.positions(store, &self.place, index, vector, file.records).await;
-        found.map(Some).map_err(|error| error.with_context("data file", &self.uris[index]))
+        found.map(Some).map_err(|error| error.with_context("data file", self.uri(index)))
     }
 }
 

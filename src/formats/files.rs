@@ -135,7 +135,7 @@ impl TableFiles {
     /// A file's path as the user would write it.
     pub fn display_path(&self, index: usize) -> String {
         match &self.metadata {
-            Some(metadata) => metadata.listed(index).uri.to_owned(),
+            Some(metadata) => metadata.uri(index),
             None => format!("{}{}", self.root, self.files[index].meta.location),
         }
     }

@@ -27,8 +27,6 @@ pub type Positions = Arc<RoaringTreemap>;
 /// One data file by the metadata of its table.
 #[derive(Clone, Copy, Debug)]
 pub struct ListedFile<'a> {
-    /// The file's URI.
-    pub uri: &'a str,
     /// Its format where that is not the table's.
     pub format: Option<&'a Format>,
     /// Rows stored in it, deleted ones included.
@@ -88,6 +86,9 @@ pub trait TableMetadata: Any + fmt::Debug + Send + Sync {
     /// The data files and the deletes that apply to them, each under a name that tells it from
     /// every other one.
     fn names(&self) -> (Vec<String>, Vec<String>);
+
+    /// Data file `index` as a user would write it.
+    fn uri(&self, index: usize) -> String;
 
     /// Data file `index`.
     fn listed(&self, index: usize) -> ListedFile<'_>;

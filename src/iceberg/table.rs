@@ -164,10 +164,13 @@ impl TableMetadata for LakeTable {
         (data, self.spec.deletes.iter().map(deletes).collect())
     }
 
+    fn uri(&self, index: usize) -> String {
+        self.file(index).uri.clone()
+    }
+
     fn listed(&self, index: usize) -> ListedFile<'_> {
         let file = self.file(index);
         ListedFile {
-            uri: &file.uri,
             format: (file.format == Storage::Orc).then_some(&Format::Orc),
             records: file.records,
             live: (!file.has_deletes()).then_some(file.records),

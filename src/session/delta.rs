@@ -190,7 +190,7 @@ fn files(lake: &Lake) -> Result<Columns> {
     let partitions = (0..files.len()).map(partition).collect::<Result<Vec<_>>>()?;
     let deleted = |file: &DataFile| file.vector.as_ref().map_or(0, |vector| vector.cardinality);
     Ok(vec![
-        ("file_path", texts((0..files.len()).map(|index| table.listed(index).uri.to_owned()))),
+        ("file_path", texts((0..files.len()).map(|index| table.uri(index)))),
         ("partition", texts(partitions.iter())),
         ("record_count", longs(files.iter().map(|file| Some(file.records as i64)))),
         ("deleted_count", longs(files.iter().map(|file| Some(deleted(file) as i64)))),

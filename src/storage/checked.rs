@@ -38,7 +38,7 @@ impl CheckedStore {
     }
 
     /// The pin of a file of a remote store.
-    pub(super) fn remote_pin(&self, location: &Path) -> Option<&Arc<FilePin>> {
+    pub(super) fn remote_pin(&self, location: &Path) -> Option<&FilePin> {
         self.pins.get(location).filter(|_| !self.is_local(location))
     }
 
@@ -46,7 +46,7 @@ impl CheckedStore {
         Guard {
             root: Arc::clone(&self.root),
             location: location.clone(),
-            pin: self.pins.get(location).cloned(),
+            pin: self.pins.get(location).cloned().map(Arc::new),
             counters: Arc::clone(&self.counters),
             snapshot: self.snapshot.clone(),
         }

@@ -1,12 +1,8 @@
 //! The identity of a file, fixed when a query is planned.
 
-use std::borrow::Borrow;
-use std::hash::{Hash, Hasher};
 use std::ops::Index;
-use std::sync::Arc;
 
 use chrono::{DateTime, SecondsFormat, Utc};
-use datafusion::common::HashSet;
 use object_store::ObjectMeta;
 use object_store::path::Path;
 use serde::{Deserialize, Serialize};
@@ -114,14 +110,17 @@ impl FilePin {
     }
 }
 
-/// The pins of a store's files, found by the files' locations.
+/// The pins of a store's files, in the order of their locations: millions take no memory but their
+/// own, and tables list their files so.
 #[derive(Debug, Default)]
-pub(super) struct Pins(HashSet<ByLocation>);
+pub(super) struct Pins(Vec<FilePin>);
 
 impl Pins {
     /// The pin of a file.
-    pub(super) fn get(&self, location: &Path) -> Option<&Arc<FilePin>> {
-        self.0.get(location).map(|pin| &pin.0)
+    pub(super) fn get(&self, location: &Path) -> Option<&FilePin> {
+        // Of a file that is named twice the last pin holds.
+        let behind = self.0.partition_point(|pin| pin.location <= *location);
+        self.0[..behind].last().filter(|pin| pin.location == *location)
     }
 
     /// How many files have one.
@@ -144,35 +143,9 @@ impl Index<&Path> for Pins {
 
 impl FromIterator<FilePin> for Pins {
     fn from_iter<I: IntoIterator<Item = FilePin>>(pins: I) -> Self {
-        let mut found = HashSet::new();
-        for pin in pins {
-            // Of a file that is named twice the last pin holds.
-            found.replace(ByLocation(Arc::new(pin)));
-        }
-        Self(found)
-    }
-}
-
-#[derive(Debug)]
-struct ByLocation(Arc<FilePin>);
-
-impl Borrow<Path> for ByLocation {
-    fn borrow(&self) -> &Path {
-        &self.0.location
-    }
-}
-
-impl PartialEq for ByLocation {
-    fn eq(&self, other: &Self) -> bool {
-        self.0.location == other.0.location
-    }
-}
-
-impl Eq for ByLocation {}
-
-impl Hash for ByLocation {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        self.0.location.hash(state);
+        let mut pins: Vec<FilePin> = pins.into_iter().collect();
+        pins.sort_by(|a, b| a.location.cmp(&b.location));
+        Self(pins)
     }
 }
 
@@ -245,5 +218,21 @@ impl TryFrom<PinText> for FilePin {
             version: text.version,
             changed: text.changed,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pin_is_found_by_its_location_and_the_last_one_holds() {
+        let pin = |name: &str, size| FilePin::of_size(Path::from(name), size);
+        let pins: Pins =
+            [pin("b", 1), pin("a/b", 2), pin("b", 3), pin("a", 4)].into_iter().collect();
+        let size = |name: &str| pins.get(&Path::from(name)).map(|pin| pin.size);
+        assert_eq!([size("a"), size("a/b"), size("b")], [Some(4), Some(2), Some(3)]);
+        assert_eq!([size(""), size("a/c"), size("c")], [None, None, None]);
+        assert!(Pins::default().get(&Path::from("a")).is_none());
     }
 }

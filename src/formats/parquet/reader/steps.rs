@@ -85,7 +85,7 @@ pub(super) struct Kept {
 }
 
 impl Kept {
-    fn new(mask: BooleanBuffer, count: usize) -> Self {
+    pub(super) fn new(mask: BooleanBuffer, count: usize) -> Self {
         let words = mask.bit_chunks().iter_padded().chain([0]).collect();
         Self { mask: BooleanArray::new(mask, None), words, count, filter: OnceCell::new() }
     }

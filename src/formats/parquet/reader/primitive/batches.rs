@@ -9,6 +9,7 @@ use parquet::errors::Result;
 use super::super::damaged;
 use super::super::steps::Kept;
 use super::indices::Found;
+use super::pack::pack;
 use super::{Flat, NO_WORD, Open, Source, Word, load};
 
 impl<T: Word> Flat<T> {
@@ -97,59 +98,6 @@ impl<T: Word> Flat<T> {
             .nulls(nulls);
         Ok(make_array(data.build()?))
     }
-}
-
-/// Rows whose bits are in one byte, and in one word.
-const EIGHT: usize = 8;
-const WORD: usize = 64;
-
-/// By byte, the numbers of its bits that are set, ascending; and then zeros.
-static SET: [[u8; EIGHT]; 256] = {
-    let mut all = [[0; EIGHT]; 256];
-    let mut byte = 0;
-    while byte < all.len() {
-        let (mut bit, mut count) = (0, 0);
-        while bit < EIGHT {
-            if byte >> bit & 1 == 1 {
-                all[byte][count] = bit as u8;
-                count += 1;
-            }
-            bit += 1;
-        }
-        byte += 1;
-    }
-    all
-};
-
-/// Appends those of the values of the rows from `at` on that are `kept`, each as `load` makes it.
-///
-/// Single rows are missing here and there, so a branch for each row, or for each run of rows, would
-/// often be predicted wrongly. Eight rows at a time, the kept ones are written behind those before
-/// them, and what is written behind the last one is overwritten.
-fn pack<S: Copy, T: Word>(
-    from: &[S],
-    load: impl Fn(S) -> T,
-    kept: &Kept,
-    at: usize,
-    to: &mut Vec<T>,
-) {
-    let (words, rest) = from.as_chunks::<WORD>();
-    for (values, at) in words.iter().zip((at..).step_by(WORD)) {
-        let (mut packed, mut count) = ([T::default(); WORD], 0);
-        let (eights, _) = values.as_chunks::<EIGHT>();
-        for (eight, byte) in eights.iter().zip(kept.bits(at).to_le_bytes()) {
-            // There is room: no more were written than read.
-            let Some(place) = packed[count..].first_chunk_mut::<EIGHT>() else { break };
-            for (value, bit) in place.iter_mut().zip(SET[usize::from(byte)]) {
-                *value = load(eight[usize::from(bit) % EIGHT]);
-            }
-            count += byte.count_ones() as usize;
-        }
-        to.extend_from_slice(&packed[..count]);
-    }
-    let bits = kept.bits(at + words.len() * WORD);
-    let is_kept = |number: &usize| bits >> number & 1 == 1;
-    to.extend((0..rest.len()).filter(is_kept).map(|number| load(rest[number])));
 }
 
 impl<T: Word> Open<T> {

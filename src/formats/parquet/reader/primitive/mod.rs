@@ -12,6 +12,7 @@ mod codec;
 mod heads;
 mod indices;
 mod lists;
+mod pack;
 mod stored;
 
 use std::collections::VecDeque;
@@ -33,6 +34,7 @@ use super::steps::Kept;
 use codec::{Codec, PageBytes};
 use heads::{DEFINITION_LEVELS, Head, Heads, Levels, Values, heads};
 use indices::{Found, Indices};
+use pack::Bits;
 use stored::Pages;
 pub(super) use stored::Stored;
 
@@ -151,9 +153,9 @@ fn width_of(physical: Type, data_type: &DataType) -> Option<usize> {
 }
 
 /// The bits of a number.
-trait Word: ArrowNativeType {
+trait Word: ArrowNativeType + Bits {
     /// As they are stored, the lowest byte first.
-    type Stored: Copy;
+    type Stored: Bits;
 
     fn stored(bytes: &[u8]) -> &[Self::Stored];
 
