@@ -179,8 +179,8 @@ mod tests {
     #[test]
     fn kept_values_are_packed_in_their_order_whatever_the_processor() {
         packed(|row| row as u32 * 77, |value| value);
-        packed(|row| row as u64 * 77 << 30, |value| value);
+        packed(|row| (row as u64 * 77) << 30, |value| value);
         packed(|row| (row as u32 * 77).to_le_bytes(), u32::from_le_bytes);
-        packed(|row| (row as u64 * 77 << 30).to_le_bytes(), u64::from_le_bytes);
+        packed(|row| ((row as u64 * 77) << 30).to_le_bytes(), u64::from_le_bytes);
     }
 }
