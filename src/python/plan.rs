@@ -346,11 +346,8 @@ impl PyPlan {
                     source = source.in_long_batches();
                 }
                 (output, source) = output.of_matrices(source)?;
-            } else if let Some(rows) =
-                shard.lanes.iter().filter_map(|l| l.mixing.batch_rows()).min()
-            {
-                source = source.in_short_batches(rows);
             }
+            let source = source.in_turns_of(&shard);
             ShardStream::start(source, &shard, &cursor, threads, Arc::new(output))
         };
         let before = IoCounts::of(self.plan.query().session());
@@ -379,7 +376,7 @@ impl PyPlan {
         let (shard, pieces) = at_once(|| shards.of_taker(rank, worker))?;
         let feed = Arc::new(WorkQueue::new(counter.counter(), iteration, pieces));
         let start = || -> Result<ShardStream> {
-            let source = shards.source(&self.plan, None, windows)?;
+            let source = shards.source(&self.plan, None, windows)?.in_turns_of(&shard);
             let output = self.output(tensor_options, windows)?;
             let output = Arc::new(if loose { output.lending() } else { output });
             ShardStream::start_fed(source, &shard, threads, output, Arc::clone(&feed))

@@ -19,7 +19,7 @@ use crate::materialize::rows_of;
 use crate::matrix::{MatrixColumns, MatrixSchema};
 use crate::row_store::Stage;
 use crate::session::EpochPlan;
-use crate::sharding::{Order, RowSlice, Source, Window};
+use crate::sharding::{Order, RowSlice, Shard, Source, Window};
 use crate::{Error, Result};
 
 /// A batch under the schema of its plan: the inputs of a UNION ALL differ in their nullability.
@@ -90,12 +90,14 @@ impl RowSource {
         (plan.split_bytes() > 0).then(|| (plan.split_bytes(), limit.min(FETCHED_BYTES)))
     }
 
-    /// Decodes at most so many rows at a time.
+    /// Decodes a turn of a split at a time where a shard takes turns at several: the first window
+    /// waits for a batch of each of them.
     #[must_use]
-    pub fn in_short_batches(self, most: usize) -> Self {
-        match self {
-            Self::Plan(plan) => Self::Plan(plan.in_short_batches(most)),
-            other => other,
+    pub fn in_turns_of(self, shard: &Shard) -> Self {
+        let rows = shard.lanes.iter().filter_map(|lane| lane.mixing.batch_rows()).min();
+        match (self, rows) {
+            (Self::Plan(plan), Some(rows)) => Self::Plan(plan.in_short_batches(rows)),
+            (other, _) => other,
         }
     }
 

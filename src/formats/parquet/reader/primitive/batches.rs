@@ -9,7 +9,7 @@ use parquet::errors::Result;
 use super::super::damaged;
 use super::super::steps::Kept;
 use super::indices::Found;
-use super::pack::pack;
+use super::pack::{ROOM, pack};
 use super::{Flat, NO_WORD, Open, Source, Word, load};
 
 impl<T: Word> Flat<T> {
@@ -45,7 +45,7 @@ impl<T: Word> Flat<T> {
         if rows > self.left {
             return Err(damaged("its rows end too early"));
         }
-        let mut values = Vec::with_capacity(kept.count());
+        let mut values = Vec::with_capacity(kept.count() + ROOM);
         let mut validity = Validity { rows, bits: None };
         let mut with_nulls = Vec::new();
         self.pages_of(rows, |open, words, here| {

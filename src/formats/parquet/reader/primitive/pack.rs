@@ -8,8 +8,10 @@ const EIGHT: usize = 8;
 const WORD: usize = 64;
 
 /// Bytes that the widest instruction here writes.
-#[cfg(target_arch = "x86_64")]
 const VECTOR: usize = 64;
+
+/// Values for which a vector that is packed into has room behind its last one.
+pub(super) const ROOM: usize = VECTOR / size_of::<u32>();
 
 /// By byte, the numbers of its bits that are set, ascending; and then zeros.
 static SET: [[u8; EIGHT]; 256] = {
@@ -49,12 +51,27 @@ pub(super) fn pack<S: Bits, T: Word>(
     to: &mut Vec<T>,
 ) {
     let (words, rest) = from.as_chunks::<WORD>();
-    if !compressed(words, kept, at, to) {
-        by_eights(words, &load, kept, at, to);
+    let bits = |word: usize| kept.bits(at + word * WORD);
+    packed(words, &load, bits, to);
+    // Writers end a run of indices after 504 of them, so there is nearly always a rest.
+    if let Some(first) = rest.first() {
+        let mut last = [*first; WORD];
+        last[..rest.len()].copy_from_slice(rest);
+        let mask = (1 << rest.len()) - 1;
+        packed(&[last], load, |_| bits(words.len()) & mask, to);
     }
-    let bits = kept.bits(at + words.len() * WORD);
-    let is_kept = |number: &usize| bits >> number & 1 == 1;
-    to.extend((0..rest.len()).filter(is_kept).map(|number| load(rest[number])));
+}
+
+/// Packs words of rows; each word has a bit for each kept row, the first row's the lowest.
+fn packed<S: Bits, T: Word>(
+    words: &[[S; WORD]],
+    load: impl Fn(S) -> T,
+    bits: impl Fn(usize) -> u64,
+    to: &mut Vec<T>,
+) {
+    if !compressed(words, &bits, to) {
+        by_eights(words, load, bits, to);
+    }
 }
 
 /// Packs words of rows for any processor: eight rows at a time, the kept ones are written behind
@@ -62,14 +79,13 @@ pub(super) fn pack<S: Bits, T: Word>(
 fn by_eights<S: Bits, T: Word>(
     words: &[[S; WORD]],
     load: impl Fn(S) -> T,
-    kept: &Kept,
-    at: usize,
+    bits: impl Fn(usize) -> u64,
     to: &mut Vec<T>,
 ) {
-    for (values, at) in words.iter().zip((at..).step_by(WORD)) {
+    for (number, values) in words.iter().enumerate() {
         let (mut packed, mut count) = ([T::default(); WORD], 0);
         let (eights, _) = values.as_chunks::<EIGHT>();
-        for (eight, byte) in eights.iter().zip(kept.bits(at).to_le_bytes()) {
+        for (eight, byte) in eights.iter().zip(bits(number).to_le_bytes()) {
             // There is room: no more were written than read.
             let Some(place) = packed[count..].first_chunk_mut::<EIGHT>() else { break };
             for (value, bit) in place.iter_mut().zip(SET[usize::from(byte)]) {
@@ -86,52 +102,54 @@ fn by_eights<S: Bits, T: Word>(
 #[cfg(target_arch = "x86_64")]
 fn compressed<S: Bits, T: Word>(
     words: &[[S; WORD]],
-    kept: &Kept,
-    at: usize,
+    bits: &impl Fn(usize) -> u64,
     to: &mut Vec<T>,
 ) -> bool {
     if !is_x86_feature_detected!("avx512f") || !is_x86_feature_detected!("popcnt") {
         return false;
     }
     // SAFETY: the processor has both.
-    unsafe { compress(words, kept, at, to) };
+    unsafe { compress(words, bits, to) };
     true
 }
 
 #[cfg(not(target_arch = "x86_64"))]
-fn compressed<S: Bits, T: Word>(_: &[[S; WORD]], _: &Kept, _: usize, _: &mut Vec<T>) -> bool {
+fn compressed<S: Bits, T: Word>(
+    _: &[[S; WORD]],
+    _: &impl Fn(usize) -> u64,
+    _: &mut Vec<T>,
+) -> bool {
     false
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,popcnt")]
-fn compress<S: Bits, T: Word>(words: &[[S; WORD]], kept: &Kept, at: usize, to: &mut Vec<T>) {
+fn compress<S: Bits, T: Word>(words: &[[S; WORD]], bits: &impl Fn(usize) -> u64, to: &mut Vec<T>) {
     use std::arch::x86_64::{
         _mm512_loadu_si512, _mm512_maskz_compress_epi32, _mm512_maskz_compress_epi64,
         _mm512_storeu_si512,
     };
 
     const { assert!(size_of::<S>() == size_of::<T>()) };
-    let bits = |number: usize| kept.bits(at + number * WORD);
     let count: usize = (0..words.len()).map(|number| bits(number).count_ones() as usize).sum();
     to.reserve(count + VECTOR / size_of::<T>());
     let mut place = to.spare_capacity_mut().as_mut_ptr().cast::<u8>();
     for (number, word) in words.iter().enumerate() {
-        let (bits, values) = (bits(number), word.as_ptr().cast::<u8>());
+        let (kept, values) = (bits(number), word.as_ptr().cast::<u8>());
         let lanes = VECTOR / size_of::<T>();
         for (part, first) in (0..WORD).step_by(lanes).enumerate() {
-            let here = bits >> first;
+            let here = kept >> first;
             // SAFETY: a word of rows is as many vectors as there are parts. What is written is
             // reserved: no more values than are kept, and one vector behind them. On this processor
             // a number and its bytes, the lowest first, are alike.
             unsafe {
                 let found = _mm512_loadu_si512(values.add(part * VECTOR).cast());
-                let (packed, kept) = match lanes {
+                let (packed, mask) = match lanes {
                     16 => (_mm512_maskz_compress_epi32(here as u16, found), here as u16),
                     _ => (_mm512_maskz_compress_epi64(here as u8, found), u16::from(here as u8)),
                 };
                 _mm512_storeu_si512(place.cast(), packed);
-                place = place.add(kept.count_ones() as usize * size_of::<T>());
+                place = place.add(mask.count_ones() as usize * size_of::<T>());
             }
         }
     }
@@ -146,7 +164,7 @@ mod tests {
     use super::*;
 
     /// Packs three words of rows and some more, from a row in the midst of a byte on.
-    fn packed<S: Bits, T: Word + PartialEq + std::fmt::Debug>(
+    fn check<S: Bits, T: Word + PartialEq + std::fmt::Debug>(
         value: impl Fn(usize) -> S,
         load: impl Fn(S) -> T,
     ) {
@@ -169,7 +187,7 @@ mod tests {
             assert_eq!(found[3..], expected);
             let (words, _) = values.as_chunks::<WORD>();
             let mut found = Vec::new();
-            by_eights(words, &load, &kept, at, &mut found);
+            by_eights(words, &load, |word| kept.bits(at + word * WORD), &mut found);
             assert_eq!(found, expected[..found.len()]);
             let count = (at..at + words.len() * WORD).filter(|row| is_kept(*row)).count();
             assert_eq!(found.len(), count);
@@ -178,9 +196,9 @@ mod tests {
 
     #[test]
     fn kept_values_are_packed_in_their_order_whatever_the_processor() {
-        packed(|row| row as u32 * 77, |value| value);
-        packed(|row| (row as u64 * 77) << 30, |value| value);
-        packed(|row| (row as u32 * 77).to_le_bytes(), u32::from_le_bytes);
-        packed(|row| ((row as u64 * 77) << 30).to_le_bytes(), u64::from_le_bytes);
+        check(|row| row as u32 * 77, |value| value);
+        check(|row| (row as u64 * 77) << 30, |value| value);
+        check(|row| (row as u32 * 77).to_le_bytes(), u32::from_le_bytes);
+        check(|row| ((row as u64 * 77) << 30).to_le_bytes(), u64::from_le_bytes);
     }
 }
