@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use datafusion::datasource::physical_plan::parquet::{ParquetAccessPlan, RowGroupAccess};
-use parquet::arrow::arrow_reader::{RowSelection, RowSelector};
+use parquet::arrow::arrow_reader::RowSelection;
 use roaring::RoaringTreemap;
 
 use super::discover::damaged;
@@ -125,19 +125,8 @@ fn access_to(live: &[(u64, u64)], rows: u64) -> RowGroupAccess {
         [] => RowGroupAccess::Skip,
         [(0, end)] if *end == rows => RowGroupAccess::Scan,
         _ => {
-            let mut selectors = Vec::with_capacity(2 * live.len() + 1);
-            let mut at = 0;
-            for (from, to) in live {
-                if *from > at {
-                    selectors.push(RowSelector::skip((from - at) as usize));
-                }
-                selectors.push(RowSelector::select((to - from) as usize));
-                at = *to;
-            }
-            if at < rows {
-                selectors.push(RowSelector::skip((rows - at) as usize));
-            }
-            RowGroupAccess::Selection(RowSelection::from(selectors))
+            let ranges = live.iter().map(|(from, to)| *from as usize..*to as usize);
+            RowGroupAccess::Selection(RowSelection::from_consecutive_ranges(ranges, rows as usize))
         }
     }
 }

@@ -1,5 +1,6 @@
 //! One row group whose column chunks are in memory: all rows of it, or only some, as Arrow arrays.
 
+use std::borrow::Cow;
 use std::collections::{HashMap, VecDeque};
 use std::iter;
 use std::ops::Range;
@@ -491,18 +492,22 @@ pub(super) fn wanted_rows(
     only: Option<&ParquetAccessPlan>,
     groups: Range<usize>,
 ) -> Option<VecDeque<(usize, Wanted)>> {
-    let mut access = match predicate {
+    let access = match predicate {
         Some(predicate) => wanted_groups(physical, footer, predicate, groups.clone()),
         None => vec![RowGroupAccess::Scan; footer.num_row_groups()],
     };
-    for (access, only) in access.iter_mut().zip(only.map_or(&[][..], ParquetAccessPlan::inner)) {
-        *access = both(access, only);
-    }
+    let only = only.map_or(&[][..], ParquetAccessPlan::inner);
     let mut wanted = VecDeque::new();
     for (number, access) in access.iter().enumerate().filter(|(number, _)| groups.contains(number))
     {
         let rows = usize::try_from(footer.row_group(number).num_rows()).unwrap_or(usize::MAX);
-        match access {
+        let only = only.get(number).unwrap_or(&RowGroupAccess::Scan);
+        // Scattered deletes are a long list, which is not copied where there is no other one.
+        let access = match access {
+            RowGroupAccess::Scan => Cow::Borrowed(only),
+            access => Cow::Owned(both(access, only)),
+        };
+        match access.as_ref() {
             RowGroupAccess::Skip => {}
             // Rows are counted by 32 bits here.
             _ if u32::try_from(rows).is_err() => return None,
