@@ -111,3 +111,27 @@ impl MixedSplits {
         (width as u32, (window / (rounds * width)).max(1))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_split_is_decoded_in_whole_turns_and_alone_as_it_comes() {
+        let batch = |width, chunk| Mixing { width, chunk, window: Some(1 << 16) }.batch_rows();
+        assert_eq!([batch(48, 1041), batch(48, 4096)], [Some(1041), Some(4096)]);
+        // Short turns are several to a batch, whose own cost would be that of its rows.
+        assert_eq!([batch(512, 97), batch(512, 64), batch(9, 1)], [1067, 1024, 1024].map(Some));
+        assert_eq!([Mixing::NONE.batch_rows(), batch(1, 500)], [None, None]);
+    }
+
+    #[test]
+    fn a_first_window_waits_for_little_more_than_its_own_rows() {
+        // 48 splits of 8,192 rows each, as in the demo.
+        let splits = MixedSplits { splits: 48, bytes: 48 << 16, row_bytes: 96 };
+        let mixing = Mixing::choose(splits, true, Some(50_000), None);
+        let decoded = u64::from(mixing.width) * mixing.batch_rows().unwrap() as u64;
+        assert!((50_000..55_000).contains(&decoded.max(50_000)), "{mixing:?}");
+        assert_eq!(mixing.width, 48);
+    }
+}
