@@ -90,8 +90,8 @@ impl RowSource {
         (plan.split_bytes() > 0).then(|| (plan.split_bytes(), limit.min(FETCHED_BYTES)))
     }
 
-    /// Decodes a turn of a split at a time where a shard takes turns at several: the first window
-    /// waits for a batch of each of them.
+    /// Makes a turn of a split at a time where a shard takes turns at several: the first window waits
+    /// for a batch of each of them, and joins and filters fill theirs.
     #[must_use]
     pub fn in_turns_of(self, shard: &Shard) -> Self {
         let rows = shard.lanes.iter().filter_map(|lane| lane.mixing.batch_rows()).min();
