@@ -346,7 +346,7 @@ bench-epochs: $(BENCH)/$(BENCH_PROFILE) ## Measure shuffling, states and resumes
 bench-rows: $(BENCH)/$(BENCH_PROFILE) ## Measure rows at random by number against datasets and lance (minutes; status 1 where a target is missed)
 	$(BENCH)/venv/bin/python benches/rows.py $(BENCH_ARGS)
 
-bench-packing: $(BENCH)/$(BENCH_PROFILE) ## Measure packed sequences against unpacked rows and TRL (minutes; status 1 where a target is missed)
+bench-packing: $(BENCH)/$(BENCH_PROFILE) ## Measure packed sequences against unpacked rows, TRL and torchtune (minutes; status 1 where a target is missed)
 	$(BENCH)/venv/bin/python benches/packing.py $(BENCH_ARGS)
 
 bench-windows: $(BENCH)/$(BENCH_PROFILE) ## Measure windows over series against plain rows and PyTorch Forecasting (minutes; status 1 where a target is missed)
