@@ -131,7 +131,7 @@ mod tests {
         let splits = MixedSplits { splits: 48, bytes: 48 << 16, row_bytes: 96 };
         let mixing = Mixing::choose(splits, true, Some(50_000), None);
         let decoded = u64::from(mixing.width) * mixing.batch_rows().unwrap() as u64;
-        assert!((50_000..55_000).contains(&decoded.max(50_000)), "{mixing:?}");
+        assert!(decoded < 55_000, "{mixing:?}");
         assert_eq!(mixing.width, 48);
     }
 }
