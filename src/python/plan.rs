@@ -347,7 +347,6 @@ impl PyPlan {
                 }
                 (output, source) = output.of_matrices(source)?;
             }
-            let source = source.in_turns_of(&shard);
             ShardStream::start(source, &shard, &cursor, threads, Arc::new(output))
         };
         let before = IoCounts::of(self.plan.query().session());
@@ -376,7 +375,7 @@ impl PyPlan {
         let (shard, pieces) = at_once(|| shards.of_taker(rank, worker))?;
         let feed = Arc::new(WorkQueue::new(counter.counter(), iteration, pieces));
         let start = || -> Result<ShardStream> {
-            let source = shards.source(&self.plan, None, windows)?.in_turns_of(&shard);
+            let source = shards.source(&self.plan, None, windows)?;
             let output = self.output(tensor_options, windows)?;
             let output = Arc::new(if loose { output.lending() } else { output });
             ShardStream::start_fed(source, &shard, threads, output, Arc::clone(&feed))

@@ -147,19 +147,6 @@ impl EpochPlan {
         })
     }
 
-    /// Puts at most so many rows into a batch. A scan alone stays as it is: it knows the turns of
-    /// its readers, and the operators of an engine do not.
-    #[must_use]
-    pub fn in_short_batches(self, most: usize) -> Self {
-        if self.plan.as_any().is::<SplitScanExec>() {
-            return self;
-        }
-        let config = self.context.session_config().clone();
-        let rows = config.batch_size().min(most.max(1));
-        let context = with_config(&self.context, config.with_batch_size(rows));
-        Self { context: Arc::new(context), ..self }
-    }
-
     /// Puts rows that are not wide into longer batches, of at most [`LONG_BATCH_ROWS`].
     #[must_use]
     pub fn in_long_batches(self) -> Self {

@@ -22,9 +22,6 @@ const MOST_OPEN_SPLITS: u64 = 512;
 const LEAST_TURN_ROWS: u64 = 64;
 const MOST_TURN_ROWS: u64 = 4096;
 
-// The least rows of a batch whose own cost is small beside that of its rows.
-const LEAST_BATCH_ROWS: u64 = 1024;
-
 /// Turns of a worker that takes splits as they come: what it has open or in its window, the others
 /// cannot take.
 const TURNS_OF_TAKER: u64 = 8;
@@ -60,13 +57,6 @@ impl Mixing {
             }
             _ => Self { window, ..Self::NONE },
         }
-    }
-
-    /// Rows that are decoded of a split at a time: where many are open, the first window waits for a
-    /// batch of each of them. None where that does not matter.
-    pub fn batch_rows(&self) -> Option<usize> {
-        let turns = LEAST_BATCH_ROWS.div_ceil(self.chunk.max(1));
-        (self.width > 1).then(|| turns.saturating_mul(self.chunk) as usize)
     }
 
     /// The mixing of `takers` workers that take splits as they come: by default at most an eighth of
@@ -109,29 +99,5 @@ impl MixedSplits {
         let width = width.min(splits).min((window / LEAST_TURN_ROWS).max(1));
         let rounds = window.div_ceil(width * MOST_TURN_ROWS);
         (width as u32, (window / (rounds * width)).max(1))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_split_is_decoded_in_whole_turns_and_alone_as_it_comes() {
-        let batch = |width, chunk| Mixing { width, chunk, window: Some(1 << 16) }.batch_rows();
-        assert_eq!([batch(48, 1041), batch(48, 4096)], [Some(1041), Some(4096)]);
-        // Short turns are several to a batch, whose own cost would be that of its rows.
-        assert_eq!([batch(512, 97), batch(512, 64), batch(9, 1)], [1067, 1024, 1024].map(Some));
-        assert_eq!([Mixing::NONE.batch_rows(), batch(1, 500)], [None, None]);
-    }
-
-    #[test]
-    fn a_first_window_waits_for_little_more_than_its_own_rows() {
-        // 48 splits of 8,192 rows each, as in the demo.
-        let splits = MixedSplits { splits: 48, bytes: 48 << 16, row_bytes: 96 };
-        let mixing = Mixing::choose(splits, true, Some(50_000), None);
-        let decoded = u64::from(mixing.width) * mixing.batch_rows().unwrap() as u64;
-        assert!(decoded < 55_000, "{mixing:?}");
-        assert_eq!(mixing.width, 48);
     }
 }

@@ -19,7 +19,7 @@ use crate::materialize::rows_of;
 use crate::matrix::{MatrixColumns, MatrixSchema};
 use crate::row_store::Stage;
 use crate::session::EpochPlan;
-use crate::sharding::{Order, RowSlice, Shard, Source, Window};
+use crate::sharding::{Order, RowSlice, Source, Window};
 use crate::{Error, Result};
 
 /// A batch under the schema of its plan: the inputs of a UNION ALL differ in their nullability.
@@ -88,17 +88,6 @@ impl RowSource {
         let (Self::Plan(plan) | Self::Windows { plan, .. }) = self else { return None };
         let limit = plan.memory_limit().map_or(FETCHED_BYTES, |limit| limit as u64 / FETCHED_PART);
         (plan.split_bytes() > 0).then(|| (plan.split_bytes(), limit.min(FETCHED_BYTES)))
-    }
-
-    /// Makes a turn of a split at a time where a shard takes turns at several: the first window waits
-    /// for a batch of each of them, and joins and filters fill theirs.
-    #[must_use]
-    pub fn in_turns_of(self, shard: &Shard) -> Self {
-        let rows = shard.lanes.iter().filter_map(|lane| lane.mixing.batch_rows()).min();
-        match (self, rows) {
-            (Self::Plan(plan), Some(rows)) => Self::Plan(plan.in_short_batches(rows)),
-            (other, _) => other,
-        }
     }
 
     /// Decodes rows in longer batches, so that a delivered batch seldom has rows of two of them.
