@@ -10,6 +10,8 @@ use datafusion::execution::memory_pool::MemoryLimit;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::execution_plan::reset_plan_states;
+use datafusion::physical_plan::filter::FilterExec;
+use datafusion::physical_plan::projection::ProjectionExec;
 use datafusion::prelude::SessionConfig;
 
 use super::plan::Plan;
@@ -87,6 +89,15 @@ impl Plan {
     }
 }
 
+/// Returns true if the order of a plan's rows does not depend on how they are cut into batches.
+/// Joins reorder rows within a batch.
+fn orders_rows_alone(plan: &Arc<dyn ExecutionPlan>) -> bool {
+    let node = plan.as_any();
+    node.is::<SplitScanExec>()
+        || (node.is::<FilterExec>() || node.is::<ProjectionExec>())
+            && plan.children().into_iter().all(orders_rows_alone)
+}
+
 /// Bytes of a value, where all take equally many.
 fn fixed_width(data_type: &DataType) -> Option<u64> {
     match data_type {
@@ -147,9 +158,13 @@ impl EpochPlan {
         })
     }
 
-    /// Puts rows that are not wide into longer batches, of at most [`LONG_BATCH_ROWS`].
+    /// Puts rows that are not wide into longer batches, of at most [`LONG_BATCH_ROWS`]. Not where
+    /// that would be another order of rows: positions in states and traces count them.
     #[must_use]
     pub fn in_long_batches(self) -> Self {
+        if !orders_rows_alone(&self.plan) {
+            return self;
+        }
         let config = self.context.session_config().clone();
         let rows = self.long_rows.min(LONG_BATCH_ROWS).max(config.batch_size());
         let context = with_config(&self.context, config.with_batch_size(rows));
